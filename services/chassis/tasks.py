@@ -34,7 +34,7 @@ class Tasks:
     def spawn(
         self, coro: Coroutine[Any, Any, Result], name: str, critical: bool = False
     ) -> asyncio.Task[Result]:
-        """Starts a task. If critical, an exception in it, or a cancellation from elsewhere, ends the process."""
+        """Starts a task. If critical, its failure or its cancellation by others ends the process."""
         assert not self._is_closing, f"spawn of {name} after close"
         task = asyncio.get_running_loop().create_task(coro, name=name)
         self._running[task] = critical

@@ -1,4 +1,4 @@
-"""Traces of one process: every span is recorded, and none is worth a request's time.
+"""Traces and the metrics endpoint of one process: every span is recorded, none costs a request time.
 
 Nothing here is global: whoever traces is given the tracer. Without an endpoint spans have ids and go nowhere.
 """
@@ -16,7 +16,10 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import Span, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, start_http_server
 
+from services.chassis.address import join_address, split_address
+from services.chassis.bind import BindError, check_free
 from services.chassis.settings import ServiceSettings
 
 TRACEPARENT = "traceparent"
@@ -47,7 +50,7 @@ class Telemetry:
 
 
 def start_telemetry(service_name: str, settings: ServiceSettings) -> Telemetry:
-    """A tracer for service_name ("pagemesh-engine") that exports to settings.otlp_endpoint, if there is one."""
+    """A tracer for service_name ("pagemesh-engine"), exporting to settings.otlp_endpoint if set."""
     resource = Resource.create({SERVICE_NAME: service_name, SERVICE_INSTANCE_ID: settings.instance_id})
     # Always on: a caller's unsampled flag must not punch holes into the receipts' span trees.
     provider = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False)
@@ -62,6 +65,24 @@ def start_telemetry(service_name: str, settings: ServiceSettings) -> Telemetry:
             )
         )
     return Telemetry(provider.get_tracer("pagemesh"), provider)
+
+
+def start_metrics(settings: ServiceSettings, registry: CollectorRegistry) -> int:
+    """Serves registry, with the process's own figures, over HTTP on settings.metrics_listen.
+
+    Returns the port, 0 if metrics are off. Raises BindError. Scrapes run in a thread of their own.
+    """
+    if not settings.metrics_listen:
+        return 0
+    host, port = split_address(settings.metrics_listen)
+    check_free(host, port)
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    try:
+        server, _ = start_http_server(port, host, registry)
+    except OSError as error:
+        raise BindError(join_address(host, port), error.strerror or str(error)) from error
+    return int(server.server_port)
 
 
 class QuietExporter(SpanExporter):
