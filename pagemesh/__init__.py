@@ -1,0 +1,78 @@
+"""The pagemesh client: streams answers from a gateway, and goes on at another when one breaks."""
+
+from pagemesh.async_client import AsyncClient, AsyncEventStream, AsyncSession
+from pagemesh.catalog import Explanation, Model
+from pagemesh.client import Client, EventStream, Session
+from pagemesh.errors import PagemeshError
+from pagemesh.events import (
+    Answer,
+    Choice,
+    ChoiceResult,
+    Complete,
+    Event,
+    ExactnessTier,
+    FinishReason,
+    HopTimes,
+    OutputLogprobs,
+    Receipt,
+    Resumed,
+    Started,
+    TokenChunk,
+    TokenLogprob,
+    Usage,
+    collect,
+)
+from pagemesh.request import (
+    CachePolicy,
+    CacheScope,
+    Options,
+    Priority,
+    Prompt,
+    RawText,
+    Role,
+    Segment,
+    TokenIds,
+    TruncationSide,
+    generate_request,
+)
+from pagemesh.retry import RetryPolicy
+
+__all__ = [
+    "Answer",
+    "AsyncClient",
+    "AsyncEventStream",
+    "AsyncSession",
+    "CachePolicy",
+    "CacheScope",
+    "Choice",
+    "ChoiceResult",
+    "Client",
+    "Complete",
+    "Event",
+    "EventStream",
+    "ExactnessTier",
+    "Explanation",
+    "FinishReason",
+    "HopTimes",
+    "Model",
+    "Options",
+    "OutputLogprobs",
+    "PagemeshError",
+    "Priority",
+    "Prompt",
+    "RawText",
+    "Receipt",
+    "Resumed",
+    "RetryPolicy",
+    "Role",
+    "Segment",
+    "Session",
+    "Started",
+    "TokenChunk",
+    "TokenIds",
+    "TokenLogprob",
+    "TruncationSide",
+    "Usage",
+    "collect",
+    "generate_request",
+]
