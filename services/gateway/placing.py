@@ -1,0 +1,92 @@
+"""Which choices of one request wait for a place, under which place id, and which back off first.
+
+It moves choices between queue and back-off and words the enqueue; it does not decide that they need a place.
+"""
+
+from collections.abc import Sequence
+from math import inf
+
+from services.contract.errors import MeshError, Reason, unavailable
+from services.gateway.choice import Choice, Phase
+from services.gateway.limits import Limits, deadline_passed
+from services.gateway.request_words import Enqueue, PlaceRefusal, RequestSpec
+
+
+class Placing:
+    """Place ids are never reused. The choices of a new request wait together, a moved one alone."""
+
+    def __init__(self, spec: RequestSpec, limits: Limits) -> None:
+        self._spec = spec
+        self._limits = limits
+        self._queued: dict[int, list[Choice]] = {}
+        self._back_offs: list[tuple[float, list[Choice]]] = []
+        self._last_place_id = 0
+        self._was_placed = False
+
+    def enqueue(self, choices: list[Choice]) -> Enqueue:
+        """Asks for a place for all of them together."""
+        self._last_place_id += 1
+        self._queued[self._last_place_id] = choices
+        for choice in choices:
+            choice.move(Phase.QUEUED)
+            choice.place_id = self._last_place_id
+        return self._enqueue_of(choices)
+
+    def pop(self, place_id: int) -> list[Choice] | None:
+        """The choices that wait under this id, which is met now; None if it was withdrawn."""
+        return self._queued.pop(place_id, None)
+
+    def placed(self) -> None:
+        """From now on it was accepted once: never refused for a full queue."""
+        self._was_placed = True
+
+    def back_off(self, choices: list[Choice], retry_s: float) -> None:
+        """They are enqueued again at retry_s."""
+        for choice in choices:
+            choice.move(Phase.BACKING_OFF)
+        self._back_offs.append((retry_s, choices))
+
+    def due(self, now: float) -> list[Enqueue]:
+        """Enqueues those whose back-off is over."""
+        due = [choices for retry_s, choices in self._back_offs if retry_s <= now]
+        self._back_offs = [(retry_s, choices) for retry_s, choices in self._back_offs if retry_s > now]
+        waiting = ([choice for choice in choices if choice.phase is Phase.BACKING_OFF] for choices in due)
+        return [self.enqueue(choices) for choices in waiting if choices]
+
+    def next_s(self) -> float:
+        """When the next back-off is over."""
+        return min((retry_s for retry_s, _ in self._back_offs), default=inf)
+
+    def refusal_error(self, refusal: PlaceRefusal, retry_delay_s: float | None) -> MeshError | None:
+        """What a refusal means for the request; None where it is asked for again."""
+        match refusal:
+            case PlaceRefusal.QUEUE_FULL:
+                return MeshError(Reason.QUEUE_FULL, "the queue is full", retry_delay_s=retry_delay_s)
+            case PlaceRefusal.QUEUE_WAIT:
+                return MeshError(Reason.QUEUE_WAIT, "queued for too long")
+            case PlaceRefusal.DEADLINE:
+                return deadline_passed()
+            case PlaceRefusal.TOO_LARGE if not self._was_placed:
+                return MeshError(Reason.TOO_LONG, "no engine could ever hold prompt + max_tokens")
+            case PlaceRefusal.TOO_LARGE:
+                return unavailable("no engine that is left can hold the request")
+            case PlaceRefusal.INVALID:
+                return MeshError(Reason.INTERNAL, "a scheduler refused the request as invalid")
+            case PlaceRefusal.NO_ENGINE | PlaceRefusal.DRAINING:
+                return None
+
+    def _enqueue_of(self, choices: Sequence[Choice]) -> Enqueue:
+        lead = choices[0]
+        num_outputs = [len(choice.output_ids) for choice in choices]
+        return Enqueue(
+            place_id=lead.place_id,
+            num_sequences=len(choices),
+            num_known_ids=self._spec.num_prompt_ids + max(num_outputs),
+            max_output_left=self._spec.max_tokens - min(num_outputs),
+            queue_deadline_s=self._limits.queue_limit_s(),
+            num_crashes=lead.num_crashes,
+            avoid_engine_ids=lead.avoid_engine_ids,
+            preferred_engine_id=lead.preferred_engine_id,
+            preferred_fingerprint=lead.fingerprint,
+            was_admitted=self._was_placed,
+        )
