@@ -1,7 +1,7 @@
 """Ids to text, one id at a time, from a tokenizer's definition (the library's tokenizer.json).
 
-The text is decode(prompt + output) minus decode(prompt). O(1) per id; only an unfinished character is held back; each
-maximal invalid run of bytes becomes one U+FFFD. Needs no model folder and knows nothing of stop texts.
+The text is decode(prompt + output) minus decode(prompt). O(1) per id; only an unfinished character is held
+back; each maximal invalid part becomes one U+FFFD. Needs no model folder and knows nothing of stop texts.
 """
 
 import codecs
@@ -140,7 +140,7 @@ class Detokenizer:
         return rest
 
     def _drop_prompt_character(self, text: str) -> str:
-        """A character that the prompt left unfinished and the output breaks is the prompt's U+FFFD, not the output's."""
+        """A character that the prompt began and the output breaks is U+FFFD of the prompt."""
         if not self._is_prompt_character_open or not text:
             return text
         self._is_prompt_character_open = False
@@ -156,25 +156,26 @@ def _model_tokens(model: Mapping[str, Any]) -> dict[int, str]:
 
 
 def _read_decoder(decoder: Mapping[str, Any] | None) -> _Decoder:
-    """Accepts text replacements, then one kind of bytes, then a strip of the fused text; refuses anything else."""
+    """Accepts text replacements, then one kind of bytes, then a strip of the fused text; refuses all else."""
     replacements: list[tuple[str, str]] = []
     to_bytes: Callable[[str], bytes] | None = None
     dropped_in_first, strip, num_strip, is_fused = "", b"", 0, False
     for step in _flatten(decoder):
+        is_text = to_bytes is None and not is_fused
         match step:
-            case {"type": "Replace", "pattern": {"String": pattern}, "content": content} if not (to_bytes or is_fused):
+            case {"type": "Replace", "pattern": {"String": pattern}, "content": content} if is_text:
                 replacements.append((pattern, content))
-            case {"type": "ByteLevel"} if not (to_bytes or is_fused):
+            case {"type": "ByteLevel"} if is_text:
                 to_bytes, is_fused = _byte_level_bytes, True
-            case {"type": "ByteFallback"} if not (to_bytes or is_fused):
+            case {"type": "ByteFallback"} if is_text:
                 to_bytes = _byte_fallback_bytes
-            case {"type": "Metaspace", "replacement": mark} if not (to_bytes or is_fused):
+            case {"type": "Metaspace", "replacement": mark} if is_text:
                 replacements.append((mark, " "))
                 to_bytes = str.encode
                 dropped_in_first = mark if _prepends(step) else ""
             case {"type": "Fuse"}:
                 is_fused = True
-            case {"type": "Strip", "content": content, "start": start, "stop": 0} if (
+            case {"type": "Strip", "content": str(content), "start": int(start), "stop": 0} if (
                 is_fused and not strip and content.isascii() and len(content) == 1
             ):
                 strip, num_strip = content.encode(), start

@@ -1,7 +1,7 @@
 """One choice's output as a pure function of its ids: its text, and where and why it ends.
 
-Knows no streams or attempts: the caller feeds only ids that it accepted, in order. Feeding the same ids again (a
-resume, a move) gives the same text, the same held-back rest and the same end.
+Knows no streams or attempts: the caller feeds only ids that it accepted, in order. Feeding the same ids again
+(a resume, a move) gives the same text, the same held-back rest and the same end.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ class OutputRules:
     max_tokens: int
     min_tokens: int = 0
     stop_ids: frozenset[int] = frozenset()
-    """All ids that end the choice: the caller's, and the end-of-sequence ids unless they are to be ignored."""
+    """All ids that end the choice: the caller's, and the end-of-sequence ids unless those are ignored."""
     stop_texts: tuple[str, ...] = ()
     include_stop: bool = False
     """Shows what stopped the choice; a special stop id stays hidden while skip_special_tokens holds."""
@@ -102,7 +102,7 @@ class OutputText:
         return text
 
     def _push_stop_id(self, token_id: int) -> str:
-        """The stop id's own text may complete a stop text, which comes first; else it is shown only if asked for."""
+        """Its own text may complete a stop text, which comes first; else it shows only if asked for."""
         shown = self._detokenizer.copy()
         matcher = self._stop_text.copy()
         text, match = matcher.push(shown.push(token_id), True)

@@ -16,7 +16,7 @@ class StopMatch:
 
 
 class StopText:
-    """Matches up to a few stop texts side by side (Knuth, Morris, Pratt); O(stop texts) per character, amortised."""
+    """Matches a few stop texts side by side (Knuth, Morris, Pratt): O(texts) per character, amortised."""
 
     def __init__(self, stop_texts: Sequence[str]) -> None:
         self._stop_texts = tuple(sorted(set(stop_texts), key=len, reverse=True))
@@ -28,7 +28,7 @@ class StopText:
     def push(self, text: str, may_match: bool) -> tuple[str, StopMatch | None]:
         """Takes more text; returns what is certain now, up to the match's start if there is one.
 
-        A match that ends in this text while it may not match is ignored; it can still be the start of a longer one.
+        A match that ends in this text while it may not is ignored; it can still be the start of a longer one.
         """
         if not self._held and self._first_characters.isdisjoint(text):
             return text, None
