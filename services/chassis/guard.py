@@ -3,11 +3,13 @@
 MeshError answers by the table; anything else is our own fault: logged once, and INTERNAL without its words.
 """
 
+from __future__ import annotations
+
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -15,8 +17,8 @@ from google.protobuf.message import DecodeError
 from services.contract.errors import MeshError, Reason
 from services.contract.status import abort
 
-Handler = grpc.RpcMethodHandler[Any, Any]
-Context = grpc.aio.ServicerContext[Any, Any]
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 logger = logging.getLogger(__name__)
 
