@@ -1,0 +1,96 @@
+"""`pagemesh up`: the mesh in the foreground until Ctrl-C."""
+
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from types import FrameType
+
+from services.contract.model_folder import ModelFolderError, resolve_model
+from services.supervisor.console import Console, banner
+from services.supervisor.plan import MeshShape, default_ports, plan
+from services.supervisor.supervisor import StartError, Supervisor
+
+START_TIMEOUT_S = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    """What a person may choose; everything else has its service's default."""
+
+    engines: int = 2
+    model: str = "smollm2"
+    executor: str = "torch"
+    drain_s: float = 30.0
+    log_level: str = "info"
+    otlp_endpoint: str = ""
+
+
+def up(options: UpOptions) -> int:
+    """Runs until SIGTERM or SIGINT; a second one ends at once. Returns the exit code."""
+    console = Console()
+    signals = _Signals()
+    try:
+        folder = resolve_model(options.model, lambda line: console.write("supervisor", line))
+    except ModelFolderError as error:
+        console.write("supervisor", str(error))
+        return 1
+    shape = _shape(options, str(folder.resolve()))
+    supervisor = Supervisor(plan(shape, default_ports(shape)), console.write, _thread_share(options.engines))
+    code = _run(supervisor, console, signals)
+    killed = supervisor.stop(options.drain_s, lambda: signals.count > 1)
+    console.write("supervisor", f"stopped{'; killed ' + ', '.join(killed) if killed else ''}")
+    return code
+
+
+def _run(supervisor: Supervisor, console: Console, signals: "_Signals") -> int:
+    begin_s = time.monotonic()
+    supervisor.start()
+    try:
+        supervisor.wait_ready(START_TIMEOUT_S, signals.stop.is_set)
+    except StartError as error:
+        console.write("supervisor", str(error))
+        return 1
+    if not signals.stop.is_set():
+        specs = [child.spec for child in supervisor.children.values()]
+        for line in banner(specs, time.monotonic() - begin_s):
+            console.write("supervisor", line)
+    supervisor.keep_running(signals.stop)
+    return 0
+
+
+def _shape(options: UpOptions, model: str) -> MeshShape:
+    return MeshShape(
+        engines=options.engines,
+        overrides={
+            "*": {
+                "drain_s": options.drain_s,
+                "log_level": options.log_level,
+                "otlp_endpoint": options.otlp_endpoint,
+            },
+            "tokenizer": {"model": model},
+            "engine": {"model": model, "executor": options.executor},
+        },
+    )
+
+
+def _thread_share(num_engines: int) -> dict[str, str]:
+    """Engines that share a machine share its cores, unless the caller has divided them."""
+    if "OMP_NUM_THREADS" in os.environ:
+        return {}
+    return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // max(1, num_engines)))}
+
+
+class _Signals:
+    """SIGTERM and SIGINT as an event and a count."""
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self.count = 0
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+        self.stop.set()
