@@ -8,6 +8,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from services.gateway.detokenizer import Detokenizer, TokenTable, UnsupportedTokenizer
 
 MIXED = "我很高兴 ďábelské ไทย 👩‍👩‍👧‍👦 🏳️‍🌈 🇨🇿"
@@ -25,7 +26,7 @@ def in_vocabulary(vocabulary, numbers):
 
 
 def one_shot(vocabulary, ids, skip_special_tokens=True):
-    """Text of all bytes at once: what the library says, but for invalid runs of byte-fallback vocabularies."""
+    """Text of all bytes at once: the library's, but for invalid runs of byte-fallback vocabularies."""
     kept = [i for i in ids if not (skip_special_tokens and i in vocabulary.table.special_ids)]
     pieces = [vocabulary.table.piece(i) or b"" for i in kept]
     return b"".join(pieces).decode("utf-8", "replace")

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from services.gateway.detokenizer import TokenTable
 from services.gateway.generation_spec import FinishReason
 from services.gateway.output_text import Finish, OutputRules, OutputText
@@ -182,7 +183,16 @@ def test_given_ids_may_finish_it_with_nothing_to_send(any_text, open_output):
     skip_special_tokens=st.booleans(),
 )
 def test_stream_equals_unary_and_a_resume_goes_on_where_it_was(
-    any_text, numbers, cuts, num_known, min_tokens, max_tokens, stop_texts, include_stop, skip_special_tokens
+    any_text,
+    *,
+    numbers,
+    cuts,
+    num_known,
+    min_tokens,
+    max_tokens,
+    stop_texts,
+    include_stop,
+    skip_special_tokens,
 ):
     ids = [number % any_text.table.vocab_size for number in numbers]
     rules = OutputRules(

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from services.gateway.stop_text import StopText
 
 WORDS = st.text("abé", min_size=1, max_size=4)
