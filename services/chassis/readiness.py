@@ -34,9 +34,11 @@ class Readiness:
     def set(self, check: str, ok: bool) -> None:
         """States a check; the first time declares it. Declare all before the server runs."""
         if self._checks.get(check) is not ok:
+            was_ready = self.is_ready
             self._checks[check] = ok
             self._publish()
-            logger.info("readiness", extra={"ready": self.is_ready, "unmet": ",".join(self.unmet)})
+            if self.is_ready != was_ready:
+                logger.info("readiness", extra={"ready": self.is_ready, "unmet": ",".join(self.unmet)})
 
     def set_model(self, name: str, ok: bool) -> None:
         """States whether a model is served; the process's own readiness does not depend on it."""

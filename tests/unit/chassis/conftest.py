@@ -5,12 +5,12 @@ from typing import Any
 
 import grpc
 import pytest
+
+from pagemesh.v1 import engine_pb2_grpc, gateway_pb2_grpc
 from services.chassis.channels import open_channel
 from services.chassis.server import Server
 from services.chassis.settings import ServiceSettings
 from services.chassis.telemetry import start_telemetry
-
-from pagemesh.v1 import engine_pb2_grpc, gateway_pb2_grpc
 
 
 @pytest.fixture
@@ -32,7 +32,9 @@ async def start(settings: ServiceSettings) -> AsyncIterator[StartServer]:
             add = gateway_pb2_grpc.add_GatewayServiceServicer_to_server
             server.add(add, gateway, "pagemesh.v1.GatewayService")
         if engine is not None:
-            server.add(engine_pb2_grpc.add_EngineServiceServicer_to_server, engine, "pagemesh.v1.EngineService")
+            server.add(
+                engine_pb2_grpc.add_EngineServiceServicer_to_server, engine, "pagemesh.v1.EngineService"
+            )
         await server.start()
         opened.append((server, open_channel(server.address, settings=settings)))
         return opened[-1]

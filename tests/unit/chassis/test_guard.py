@@ -6,10 +6,10 @@ from typing import Any
 
 import grpc
 import pytest
-from services.contract.errors import MeshError, Reason, invalid_field
-from services.contract.status import from_rpc_error
 
 from pagemesh.v1 import gateway_pb2, gateway_pb2_grpc
+from services.contract.errors import MeshError, Reason, invalid_field
+from services.contract.status import from_rpc_error
 
 INVALID_UTF8 = b"\x0a\x02\xff\xfe"
 """Field 1, a string, with two bytes that are no UTF-8."""
