@@ -83,7 +83,7 @@ class Mesh:
             error.add_note(self.all_logs())
 
     async def __aenter__(self) -> Self:
-        # Children are tied to the thread that starts them, so they are started here and only awaited elsewhere.
+        # Children die with the thread that started them: they are started here and only awaited elsewhere.
         self._supervisor.start()
         try:
             await asyncio.to_thread(self._supervisor.wait_ready, START_TIMEOUT_S)
@@ -146,7 +146,10 @@ class Mesh:
         self._child(name).send(signal.SIGCONT)
 
     def restart(self, name: str, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Kills the process if it runs, starts it anew at the same address and waits for its READY."""
+        """Kills the process if it runs, starts it anew at the same address and waits for its READY.
+
+        Call it from the test's own thread: the child dies with the thread that starts it.
+        """
         self.start_again(name)
         self.wait_ready(name, timeout_s)
 

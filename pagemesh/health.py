@@ -1,0 +1,84 @@
+"""Asks every process of a mesh whether it serves, by grpc.health.v1.
+
+The health messages are read through two of protobuf's own wrappers, so that no further package is needed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import grpc
+from google.protobuf import wrappers_pb2
+
+from pagemesh.errors import error_of
+from pagemesh.v1 import scheduler_pb2
+from pagemesh.v1.scheduler_pb2_grpc import SchedulerServiceStub
+
+_METHOD = "/grpc.health.v1.Health/Check"
+
+
+class Status(StrEnum):
+    """What a process says of itself."""
+
+    SERVING = "serving"
+    NOT_SERVING = "not serving"
+    UNKNOWN = "unknown"
+    UNREACHABLE = "unreachable"
+
+
+_STATUS = {1: Status.SERVING, 2: Status.NOT_SERVING}
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessHealth:
+    """One process."""
+
+    name: str
+    address: str
+    status: Status
+    detail: str = ""
+
+
+def check(name: str, address: str, timeout_s: float) -> ProcessHealth:
+    """Asks one process. Never raises for a process that is not there."""
+    with grpc.insecure_channel(address) as channel:
+        # HealthCheckRequest{string service = 1} and HealthCheckResponse{enum status = 1} have the wire form
+        # of StringValue and Int32Value.
+        call = channel.unary_unary(
+            _METHOD,
+            request_serializer=wrappers_pb2.StringValue.SerializeToString,
+            response_deserializer=wrappers_pb2.Int32Value.FromString,
+        )
+        try:
+            response: wrappers_pb2.Int32Value = call(wrappers_pb2.StringValue(), timeout=timeout_s)
+        except grpc.RpcError as error:
+            return ProcessHealth(name, address, Status.UNREACHABLE, error_of(error).message)
+    return ProcessHealth(name, address, _STATUS.get(response.value, Status.UNKNOWN))
+
+
+def engines_of(scheduler: str, timeout_s: float) -> list[tuple[str, str]]:
+    """Names and addresses of the engines that a scheduler knows; none if it cannot be asked."""
+    with grpc.insecure_channel(scheduler) as channel:
+        try:
+            state = SchedulerServiceStub(channel).GetQueueState(
+                scheduler_pb2.GetQueueStateRequest(), timeout=timeout_s
+            )
+        except grpc.RpcError:
+            return []  # the scheduler's own row says so
+    return [(engine.engine_id or "engine", engine.address) for engine in state.engines]
+
+
+def check_mesh(
+    gateways: Sequence[str], tokenizers: Sequence[str], schedulers: Sequence[str], timeout_s: float
+) -> list[ProcessHealth]:
+    """Asks the processes named and every engine that the schedulers know."""
+    engines = {
+        address: name for scheduler in schedulers for name, address in engines_of(scheduler, timeout_s)
+    }
+    places = [
+        *(("gateway", address) for address in gateways),
+        *(("tokenizer", address) for address in tokenizers),
+        *(("scheduler", address) for address in schedulers),
+        *((name, address) for address, name in engines.items()),
+    ]
+    return [check(name, address, timeout_s) for name, address in places]
