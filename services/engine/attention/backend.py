@@ -1,0 +1,71 @@
+"""What an attention backend is: a KV pool, a plan per step, one call per layer; and what it can do."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend computes. An empty set of head sizes means any."""
+
+    devices: frozenset[str]
+    block_sizes: frozenset[int]
+    head_sizes: frozenset[int]
+    kv_dtypes: frozenset[torch.dtype]
+    has_window: bool
+    is_row_invariant: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """What a model and its engine ask of a backend."""
+
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    block_size: int
+    window: int | None
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Keys and values of all layers."""
+        num_values = 2 * self.num_layers * self.num_kv_heads * self.head_size * self.block_size
+        return num_values * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One sequence's part of a step: `length` tokens from absolute position `start`."""
+
+    start: int
+    length: int
+    block_ids: Sequence[int]
+    """Covers start + length positions."""
+
+
+class AttentionBackend(Protocol):
+    """Owns the KV pool. `plan` comes once a step, then `attend` once per layer."""
+
+    capabilities: ClassVar[Capabilities]
+
+    def __init__(self, shape: AttentionShape) -> None: ...
+
+    def allocate(self, num_blocks: int) -> None:
+        """Allocates blocks 0..num_blocks-1."""
+
+    def plan(self, spans: Sequence[Span]) -> None:
+        """Takes the step's spans, whose tokens lie one after the other in every later tensor."""
+
+    def attend(
+        self, layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+    ) -> torch.Tensor:
+        """Stores keys and values, attends; see LayerAttention."""
+
+    def poison(self, block_ids: Sequence[int]) -> None:
+        """Fills blocks with NaN."""

@@ -1,0 +1,91 @@
+"""Makes tiny random models of the supported families in Hugging Face layout, with a byte-level tokenizer."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+VOCAB_SIZE = 256 + len(SPECIAL_TOKENS)
+EMBEDDING_SIZE = 272
+"""Padded beyond the tokenizer's ids, as many real models are."""
+
+FAMILIES: dict[str, tuple[type[Any], type[PreTrainedModel]]] = {
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "mistral": (MistralConfig, MistralForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+}
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def make_tiny_model(folder: Path, family: str = "llama", *, seed: int = 0, **changes: Any) -> Path:
+    """Writes config, weights, tokenizer and template into `folder`; `changes` go into the configuration."""
+    config_class, model_class = FAMILIES[family]
+    options: dict[str, Any] = {
+        "vocab_size": EMBEDDING_SIZE,
+        "hidden_size": 48,
+        "intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": family in {"llama", "qwen3"},
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+        "initializer_range": 0.2,  # wide, so that greedy choices are far apart
+    }
+    if family == "mistral":
+        options["sliding_window"] = None
+    torch.manual_seed(seed)
+    model = model_class(config_class(**(options | changes))).float()
+    _shake(model)
+    model.save_pretrained(folder)
+    _make_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def _shake(model: PreTrainedModel) -> None:
+    """Biases and norms start as zeros and ones, under which a forgotten one would go unseen."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                noise = torch.randn_like(parameter) * 0.2
+                parameter.copy_(noise if name.endswith("bias") else 1 + noise)
+
+
+def _make_tokenizer() -> PreTrainedTokenizerFast:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {piece: len(SPECIAL_TOKENS) + index for index, piece in enumerate(alphabet)}
+    vocab |= {token: index for index, token in enumerate(SPECIAL_TOKENS)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<|im_start|>",
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+    )
+    fast.chat_template = CHAT_TEMPLATE
+    return fast
