@@ -1,7 +1,7 @@
 """Who is calling: API keys, known only by their hashes, name tenants.
 
-A keys file has a line `tenant sha256-of-the-key` for each key; `#` begins a comment. Without one every caller is
-the tenant `default`. `python -m services.gateway.identity` reads a key from its input and prints the hash.
+A keys file has a line `tenant sha256-of-the-key` for each key; `#` begins a comment. Without one every caller
+is the tenant `default`. `python -m services.gateway.identity` reads a key from its input and prints the hash.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """An opaque token that lets any gateway of a deployment go on with a stream, and only with that stream.
 
-It carries the few facts that a resuming gateway cannot derive; a MAC under the deployment key binds them to all
-that decides the answer. Knows no sessions or streams.
+It carries the few facts that a resuming gateway cannot derive; a MAC under the deployment key binds them to
+all that decides the answer. Knows no sessions or streams.
 """
 
 import hmac
@@ -87,7 +87,7 @@ def _mac(
 
 
 def _canonical(spec: GenerationSpec) -> bytes:
-    """What else of the request decides the answer: not the prompt (its ids do), priority, waits or caching."""
+    """What else of the request decides the answer: not the prompt (its ids do), priority or caching."""
     session = None if spec.session is None else asdict(spec.session)
     fields = [
         spec.model,
