@@ -66,8 +66,8 @@ class Session:
 def check_turn(session: Session, turn: SessionTurn, request_id: str, model: str) -> None:
     """Raises MeshError unless this turn may follow.
 
-    A turn that began and was never saved is missing from the history. Its caller may not know, so the next turn
-    goes on only if it names the version that it means.
+    A turn that began and was never saved is missing from the history. Its caller may not know, so the next
+    turn goes on only if it names the version that it means.
     """
     if session.model != model:
         raise invalid_field("model", "the session is of another model")

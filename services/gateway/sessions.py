@@ -1,7 +1,7 @@
 """Sessions over a store: opened, taken turn by turn under a lease, saved once per turn, erased.
 
-A turn marks its session before it runs; saving or giving it up takes the mark away. So a history that lacks a turn
-is noticed even when the store was away at its end. Draws no ids and reads no clock itself.
+A turn marks its session before it runs; saving or giving it up takes the mark away. So a history that lacks a
+turn is noticed even when the store was away at its end. Draws no ids and reads no clock itself.
 """
 
 from collections.abc import Callable, Sequence
@@ -74,7 +74,8 @@ class Sessions:
     async def begin_turn(self, tenant: Tenant, turn: SessionTurn, owner: LeaseOwner, model: str) -> TurnLease:
         """Takes the session for a new turn.
 
-        Raises MeshError: UNKNOWN_SESSION, SESSION_VERSION, TURN_RUNNING, SUPERSEDED, INVALID_FIELD, UNAVAILABLE.
+        Raises MeshError: UNKNOWN_SESSION, SESSION_VERSION, TURN_RUNNING, SUPERSEDED, INVALID_FIELD or
+        UNAVAILABLE.
         """
         key = self._key(tenant, turn.user_id, turn.id)
         try:
@@ -112,7 +113,7 @@ class Sessions:
             return unsaved
 
     async def renew(self, lease: TurnLease) -> bool:
-        """Keeps the lease; False if it is lost or the store is away. The commit decides, so the turn runs on."""
+        """Keeps the lease; False if it is lost or the store is away. The turn runs on: the commit decides."""
         if lease.revision is None:
             return False
         try:
@@ -125,7 +126,8 @@ class Sessions:
     ) -> int | None:
         """Saves the turn and gives the session back: its new version, None if it could not be saved.
 
-        ids are the whole history: of them, num_prompt_tokens come before the new answer. Saving twice is once.
+        ids are the whole history; of them, num_prompt_tokens come before the new answer. Saving twice is
+        saving once.
         """
         if lease.saved_version is not None:
             version: int | None = lease.saved_version

@@ -30,7 +30,7 @@ class LeaseOwner:
 
 
 class Store(Protocol):
-    """Records that expire when they are not used, and leases on them. Every method may raise StoreUnavailable."""
+    """Records that expire unless used, and leases on them. Every method may raise StoreUnavailable."""
 
     async def get(self, key: bytes) -> Record | None:
         """The record, which counts as its use."""
@@ -42,7 +42,10 @@ class Store(Protocol):
         """
 
     async def replace(self, key: bytes, value: bytes, revision: int, owner: LeaseOwner) -> int | None:
-        """Compare-and-set: the new revision; None if the record is gone or changed, or another owner has the lease."""
+        """Compare-and-set: the new revision.
+
+        None if the record is gone or changed, or if somebody else has the lease.
+        """
 
     async def delete(self, key: bytes) -> bool:
         """Erases a record; False if there was none."""
@@ -51,7 +54,7 @@ class Store(Protocol):
         """Takes the lease for the store's lease time: None, or else who has it and keeps it."""
 
     async def renew(self, key: bytes, owner: LeaseOwner) -> bool:
-        """Begins the lease's time anew, which also counts as use of the record; False if it is not the owner's."""
+        """Begins the lease's time anew, a use of the record as well; False if the owner does not have it."""
 
     async def release(self, key: bytes, owner: LeaseOwner) -> None:
         """Gives the lease back if it is still the owner's."""
