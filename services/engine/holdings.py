@@ -33,9 +33,10 @@ class Holdings:
             return needed
         for name in sequence.block_hashes[: (len(sequence.token_ids) - 1) // self.block_size]:
             block_id = self.cache.lookup(name)
-            if block_id is None and not self.twins.is_expected(name):
+            is_expected = self.twins.is_expected(name)
+            if block_id is None and not is_expected:
                 break
-            if block_id is None or self.cache.pool.is_used(block_id):
+            if is_expected or (block_id is not None and self.cache.pool.is_used(block_id)):
                 needed -= 1
         return needed
 
