@@ -1,0 +1,87 @@
+"""What one engine process may still be sent: its absolute room less the tickets it has not named yet.
+
+A ticket spends the credit of its class and of every lower one, since slots that lower classes
+hold are room for higher ones.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from services.contract.priority import Priority
+from services.scheduler.request import Request
+from services.scheduler.timers import Timer
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What one class may still bring, by the engine's last report."""
+
+    num_sequences: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedTicket:
+    """A ticket on its way: given to a gateway, not yet named by the engine."""
+
+    number: int
+    num_tokens: int
+    stream_id: int
+    request: Request
+    cost: float
+    """Its part of what the tenant was charged."""
+    timer: Timer
+    """Gives it up."""
+
+
+class Credit:
+    """Room and unnamed tickets of one engine process."""
+
+    def __init__(self) -> None:
+        size = max(Priority) + 1
+        self._room_sequences = [0] * size
+        self._room_tokens = [0] * size
+        self._spent_sequences = [0] * size
+        self._spent_tokens = [0] * size
+        self._tickets: dict[int, IssuedTicket] = {}
+
+    @property
+    def num_unnamed(self) -> int:
+        """Tickets given and not yet named."""
+        return len(self._tickets)
+
+    def set_room(self, room: Mapping[Priority, Room], num_kept: int) -> None:
+        """Takes a report's room. Of the slots that BATCH holds, `num_kept` are no room for higher classes."""
+        none = Room(0, 0)
+        batch = room.get(Priority.BATCH, none)
+        for priority in Priority:
+            own = room.get(priority, none)
+            kept = min(num_kept, max(own.num_sequences - batch.num_sequences, 0))
+            self._room_sequences[priority] = own.num_sequences - kept
+            self._room_tokens[priority] = own.num_tokens
+
+    def usable_sequences(self, priority: Priority) -> int:
+        """Sequences of this class that may be sent now."""
+        return max(self._room_sequences[priority] - self._spent_sequences[priority], 0)
+
+    def usable_tokens(self, priority: Priority) -> int:
+        """Known ids of this class that may be sent now."""
+        return max(self._room_tokens[priority] - self._spent_tokens[priority], 0)
+
+    def issue(self, ticket: IssuedTicket) -> None:
+        """Spends credit until the ticket is released."""
+        assert ticket.number not in self._tickets, ticket
+        self._tickets[ticket.number] = ticket
+        self._spend(ticket, 1)
+
+    def release(self, number: int) -> IssuedTicket | None:
+        """Ends a ticket that was named, given up or given back; None if it had ended before."""
+        ticket = self._tickets.pop(number, None)
+        if ticket is not None:
+            self._spend(ticket, -1)
+        return ticket
+
+    def _spend(self, ticket: IssuedTicket, sign: int) -> None:
+        for priority in range(ticket.request.priority, max(Priority) + 1):
+            self._spent_sequences[priority] += sign
+            self._spent_tokens[priority] += sign * ticket.num_tokens
