@@ -1,6 +1,7 @@
 """One line per event, the same form in every service: time level service message key=value.
 
-Callers pass fields by `extra={...}`; prompt text is never among them.
+Callers pass fields by `extra={...}` (the library forbids its own words there: name, args, module, process);
+prompt text is never among them.
 """
 
 import json

@@ -59,7 +59,7 @@ class Server:
 
     async def start(self) -> None:
         """Binds and answers; health says NOT_SERVING until the checks hold. Raises BindError."""
-        server = grpc.aio.server(interceptors=[Guard()], options=_options(self._settings))
+        server = grpc.aio.server(interceptors=[Guard()], options=server_options(self._settings))
         names = [name for _, _, name in self._servicers]
         for add_servicer, servicer, _ in self._servicers:
             add_servicer(servicer, server)
@@ -141,7 +141,8 @@ class Server:
         return server.add_secure_port(address, credentials)
 
 
-def _options(settings: ServiceSettings) -> Options:
+def server_options(settings: ServiceSettings) -> Options:
+    """What `channels` sets, and what only a server can."""
     return [
         *shared_options(settings),
         # Two processes on one port would share its calls silently.

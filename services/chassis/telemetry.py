@@ -39,9 +39,12 @@ class Telemetry:
 
     tracer: Tracer
     provider: TracerProvider
+    exporter: "QuietExporter | None"
 
     def shutdown(self) -> None:
         """Sends what is left, for at most FLUSH_S. Blocks; call it off the event loop."""
+        if self.exporter is not None:
+            self.exporter.is_last_call = True
         flush = threading.Thread(target=self.provider.shutdown, name="telemetry-flush", daemon=True)
         flush.start()
         flush.join(FLUSH_S)
@@ -54,6 +57,7 @@ def start_telemetry(service_name: str, settings: ServiceSettings) -> Telemetry:
     resource = Resource.create({SERVICE_NAME: service_name, SERVICE_INSTANCE_ID: settings.instance_id})
     # Always on: a caller's unsampled flag must not punch holes into the receipts' span trees.
     provider = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False)
+    exporter = None
     if settings.otlp_endpoint:
         exporter = QuietExporter(_otlp_exporter(settings.otlp_endpoint), settings.otlp_endpoint)
         provider.add_span_processor(
@@ -64,7 +68,7 @@ def start_telemetry(service_name: str, settings: ServiceSettings) -> Telemetry:
                 max_export_batch_size=BATCH_SPANS,
             )
         )
-    return Telemetry(provider.get_tracer("pagemesh"), provider)
+    return Telemetry(provider.get_tracer("pagemesh"), provider, exporter)
 
 
 def start_metrics(settings: ServiceSettings, registry: CollectorRegistry) -> int:
@@ -92,8 +96,12 @@ class QuietExporter(SpanExporter):
         self._inner = inner
         self._endpoint = endpoint
         self._is_up = True
+        self.is_last_call = False
+        """Once the process ends, a collector that is away is not tried again for every batch."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        if self.is_last_call and not self._is_up:
+            return SpanExportResult.FAILURE
         result = self._inner.export(spans)
         is_up = result is SpanExportResult.SUCCESS
         if is_up != self._is_up:

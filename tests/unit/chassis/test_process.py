@@ -178,7 +178,7 @@ async def test_expected_failure_and_bad_setting_are_one_line(start_echo: StartEc
     assert len(refused.lines) == 1 and "--drain-s" in refused.lines[0]
 
 
-async def test_frozen_peer_is_noticed_by_silence_and_its_late_events_are_dropped(
+async def test_frozen_peer_is_noticed_by_silence_and_its_late_events_drop(
     start_echo: StartEcho,
 ) -> None:
     echo = await start_echo()
