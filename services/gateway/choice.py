@@ -77,6 +77,11 @@ class Choice:
     def finish(self) -> Finish | None:
         return self.text.finish
 
+    @property
+    def is_out(self) -> bool:
+        """Its admit is with an engine."""
+        return self.phase in (Phase.RUNNING, Phase.CLOSING)
+
     def move(self, phase: Phase) -> None:
         """The one way to change phase."""
         assert phase in TRANSITIONS[self.phase], (self.phase, phase)
@@ -91,7 +96,7 @@ class Choice:
 
     def is_current(self, gateway_attempt: int) -> bool:
         """True if this attempt's admit is out and may speak."""
-        return gateway_attempt == self.gateway_attempt and self.phase in (Phase.RUNNING, Phase.CLOSING)
+        return gateway_attempt == self.gateway_attempt and self.is_out
 
     def avoid(self, engine_id: str) -> None:
         """Prefers other engines from now on."""

@@ -191,6 +191,7 @@ class RequestLife:
         first_index: int,
         ids: Sequence[int],
         logprobs: Sequence[ChoiceLogprobs] | None,
+        *,
         now: float,
     ) -> list[Command]:
         """Ids of one step. Accepted only from the current attempt and at the next expected index."""
@@ -402,7 +403,7 @@ class RequestLife:
 
     def _fail_now(self, error: MeshError) -> None:
         for choice in self.choices:
-            if choice.phase in (Phase.RUNNING, Phase.CLOSING):
+            if choice.is_out:
                 self._commands.append(Cancel(choice.index, choice.gateway_attempt))
             self._leave_queue(choice)
         self._commands.append(Fail(error))

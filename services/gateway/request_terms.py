@@ -34,10 +34,8 @@ class RequestTerms:
     head_block_hashes: bytes
     arrived_s: float
     deadline_s: float | None
-    place_traceparent: str
-    run_traceparent: str
 
-    def enqueue(self, command: Enqueue, handle: int, now: float) -> scheduler_pb2.Enqueue:
+    def enqueue(self, command: Enqueue, handle: int, traceparent: str, now: float) -> scheduler_pb2.Enqueue:
         """The words for a scheduler."""
         return scheduler_pb2.Enqueue(
             handle=handle,
@@ -57,10 +55,10 @@ class RequestTerms:
             preferred_engine_id=command.preferred_engine_id,
             preferred_fingerprint=command.preferred_fingerprint,
             was_admitted=command.was_admitted,
-            traceparent=self.place_traceparent,
+            traceparent=traceparent,
         )
 
-    def admit(self, command: Admit, handle: int, now: float) -> engine_pb2.Admit:
+    def admit(self, command: Admit, handle: int, traceparent: str, now: float) -> engine_pb2.Admit:
         """The words for an engine: all ids known so far."""
         message = engine_pb2.Admit(
             handle=handle,
@@ -82,7 +80,7 @@ class RequestTerms:
             cache_salt=self.cache_salt,
             cache_policy=cast(generation_pb2.CachePolicy, int(self.cache_policy)),
             ticket=_ticket(command.ticket),
-            traceparent=self.run_traceparent,
+            traceparent=traceparent,
         )
         message.ids.extend(command.output_ids)
         if self.session_key:
