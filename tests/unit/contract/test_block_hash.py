@@ -32,9 +32,9 @@ def test_names_are_equal_exactly_as_far_as_ids_are(
 ) -> None:
     ids, others = head + tail, head + other
     pairs = zip(block_hashes(ids, 4, b"", "r"), block_hashes(others, 4, b"", "r"), strict=False)
-    for index, (name, other) in enumerate(pairs):
+    for index, (name, second) in enumerate(pairs):
         end = 4 * (index + 1)
-        assert (name == other) == (ids[:end] == others[:end])
+        assert (name == second) == (ids[:end] == others[:end])
 
 
 def test_salt_and_revision_part_name_spaces() -> None:
