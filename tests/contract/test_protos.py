@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PROTO_ROOT = ROOT / "protos"
 BIN = Path(sys.executable).parent
-PROTOS = sorted((ROOT / "protos/pagemesh/v1").glob("*.proto"))
+PROTOS = sorted((PROTO_ROOT / "pagemesh/v1").glob("*.proto"))
 GENERATED = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py", "_pb2_grpc.pyi")
 
 
@@ -18,7 +19,8 @@ def regenerated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("generated")
     outputs = [f"--python_out={folder}", f"--pyi_out={folder}", f"--grpc_python_out={folder}"]
     outputs.append(f"--mypy_grpc_out=quiet:{folder}")
-    command = [sys.executable, "-m", "grpc_tools.protoc", "-I", "protos", *outputs, *map(str, PROTOS)]
+    files = [str(proto.relative_to(ROOT)) for proto in PROTOS]
+    command = [sys.executable, "-m", "grpc_tools.protoc", "-I", PROTO_ROOT.name, *outputs, *files]
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
     subprocess.run(command, cwd=ROOT, env={**os.environ, "PATH": path}, check=True)
     return folder / "pagemesh/v1"
@@ -45,7 +47,7 @@ def test_buf_lint_finds_nothing() -> None:
 
 
 def test_lint_rules_are_the_standard_ones_without_exceptions() -> None:
-    rules = (ROOT / "protos/buf.yaml").read_text()
+    rules = (PROTO_ROOT / "buf.yaml").read_text()
     assert "STANDARD" in rules and "COMMENTS" in rules
     assert "except" not in rules and "ignore" not in rules
     assert not any("buf:lint:ignore" in proto.read_text() for proto in PROTOS)
