@@ -68,6 +68,17 @@ def engines_of(scheduler: str, timeout_s: float) -> list[tuple[str, str]]:
     return [(engine.engine_id or "engine", engine.address) for engine in state.engines]
 
 
+def engines_running(scheduler: str, timeout_s: float = 5.0) -> list[str]:
+    """Names of the engines with running sequences. Raises PagemeshError if the scheduler does not answer."""
+    with grpc.insecure_channel(scheduler) as channel:
+        request = scheduler_pb2.GetQueueStateRequest()
+        try:
+            state = SchedulerServiceStub(channel).GetQueueState(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise error_of(error) from None
+    return [engine.engine_id for engine in state.engines if engine.is_live and engine.num_running]
+
+
 def check_mesh(
     gateways: Sequence[str], tokenizers: Sequence[str], schedulers: Sequence[str], timeout_s: float
 ) -> list[ProcessHealth]:

@@ -1,0 +1,61 @@
+# Everything there is to do in a checkout. `make` lists it.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python
+
+.DEFAULT_GOAL := help
+.PHONY: help setup model demo up test exactness mutants check protos check-protos clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 16
+
+setup: $(VENV)/.installed ## Create .venv with pinned packages (skipped while nothing changed)
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -c constraints.txt -e '.[services,dev]'
+	@touch $@
+
+model: setup ## Fetch and convert the default model into the cache (skipped if it is there)
+	@$(RUN) -m services.contract.default_model
+
+demo: setup ## Kill the engine that answers, halfway; see the same answer
+	@$(RUN) -m services.demo
+
+up: setup ## Run the mesh until Ctrl-C
+	@$(BIN)/pagemesh up
+
+test: model check ## All checks and tests, the real model included
+	$(RUN) -m pytest --durations=15
+
+exactness: model ## The long exactness matrix
+	PAGEMESH_EXACTNESS=full $(RUN) -m pytest -m exactness --durations=15
+
+mutants: setup ## Seeded faults, each of which must turn a test red
+	$(RUN) -m tests.mutants
+
+check: setup check-protos ## Style, types, imports, contracts
+	$(RUN) -m ruff check .
+	$(RUN) -m mypy
+	$(BIN)/lint-imports
+	cd protos && ../$(BIN)/buf lint
+	if [ -e protos/baseline.binpb ]; then cd protos && ../$(BIN)/buf breaking --against baseline.binpb; fi
+
+PROTOC = $(RUN) -m grpc_tools.protoc -I protos --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) \
+	--mypy_grpc_out=quiet:$(1) protos/pagemesh/v1/*.proto
+
+protos: setup ## Generate pagemesh/v1 from protos/
+	$(call PROTOC,.)
+
+check-protos: setup
+	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && $(call PROTOC,"$$fresh") \
+		&& diff -r -x __init__.py -x __pycache__ "$$fresh/pagemesh/v1" pagemesh/v1 \
+		|| { echo "pagemesh/v1 is not what protos/ generates: run \`make protos\`" >&2; exit 1; }
+
+clean: ## Remove .venv and caches; the model in its cache stays
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+-include make/*.mk
