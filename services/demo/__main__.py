@@ -180,10 +180,10 @@ def _address(supervisor: Supervisor, name: str) -> str:
 
 
 def _last_lines(supervisor: Supervisor, num_lines: int = 8) -> str:
-    lines = (
-        (name, line) for name, child in supervisor.children.items() for line in list(child.lines)[-num_lines:]
-    )
-    return "\n".join(f"{name}: {line}" for name, line in lines)
+    lines: list[str] = []
+    for name, child in supervisor.children.items():
+        lines += [f"{name}: {line}" for line in list(child.lines)[-num_lines:]]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

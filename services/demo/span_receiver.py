@@ -41,9 +41,8 @@ class SpanReceiver(trace_service_pb2_grpc.TraceServiceServicer):
         self._spans: list[ReceivedSpan] = []
         self._lock = threading.Lock()
         self._server = grpc.server(ThreadPoolExecutor(4, thread_name_prefix="spans"))
-        add_servicer: Callable[[object, grpc.Server], None]
         add_servicer = trace_service_pb2_grpc.add_TraceServiceServicer_to_server
-        add_servicer(self, self._server)
+        add_servicer(self, self._server)  # type: ignore[no-untyped-call]
         self._port = self._server.add_insecure_port("127.0.0.1:0")
 
     def __enter__(self) -> Self:
