@@ -34,8 +34,7 @@ class _Decoder:
     dropped_in_first: str = ""
     """Character that the first token loses (Metaspace)."""
     strip: bytes = b""
-    """One ASCII character, of which the text loses up to num_strip at its start."""
-    num_strip: int = 0
+    """One ASCII character that the text loses at its start."""
 
 
 class TokenTable:
@@ -81,7 +80,7 @@ class Detokenizer:
         self._table = table
         self._hidden_ids = table.special_ids if skip_special_tokens else frozenset()
         self._has_token = False
-        self._num_strip = table.decoder.num_strip
+        self._to_strip = table.decoder.strip
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._is_prompt_character_open = self._start_after(prompt_ids)
 
@@ -98,7 +97,7 @@ class Detokenizer:
         twin = Detokenizer(self._table, (), False)
         twin._hidden_ids = self._hidden_ids
         twin._has_token = self._has_token
-        twin._num_strip = self._num_strip
+        twin._to_strip = self._to_strip
         twin._decoder.setstate(self._decoder.getstate())
         twin._is_prompt_character_open = self._is_prompt_character_open
         return twin
@@ -107,7 +106,7 @@ class Detokenizer:
         """Brings the state to the prompt's end; says whether the prompt ends within a character."""
         for token_id in prompt_ids:
             self._next_bytes(token_id)
-            if self._has_token and not self._num_strip:
+            if self._has_token and not self._to_strip:
                 break
         self._decoder.decode(self._tail(prompt_ids))
         return bool(self._decoder.getstate()[0])
@@ -129,15 +128,9 @@ class Detokenizer:
         if piece is None:
             return b""
         self._has_token = True
-        return self._strip(piece) if self._num_strip and piece else piece
-
-    def _strip(self, piece: bytes) -> bytes:
-        """Takes what the text loses at its start off one piece; anything else ends the start."""
-        stripped = piece.lstrip(self._table.decoder.strip)
-        num_stripped = min(len(piece) - len(stripped), self._num_strip)
-        rest = piece[num_stripped:]
-        self._num_strip = 0 if rest else self._num_strip - num_stripped
-        return rest
+        if piece and self._to_strip:
+            piece, self._to_strip = piece.removeprefix(self._to_strip), b""
+        return piece
 
     def _drop_prompt_character(self, text: str) -> str:
         """A character that the prompt began and the output breaks is U+FFFD of the prompt."""
@@ -159,7 +152,7 @@ def _read_decoder(decoder: Mapping[str, Any] | None) -> _Decoder:
     """Accepts text replacements, then one kind of bytes, then a strip of the fused text; refuses all else."""
     replacements: list[tuple[str, str]] = []
     to_bytes: Callable[[str], bytes] | None = None
-    dropped_in_first, strip, num_strip, is_fused = "", b"", 0, False
+    dropped_in_first, strip, is_fused = "", b"", False
     for step in _flatten(decoder):
         is_text = to_bytes is None and not is_fused
         match step:
@@ -175,13 +168,13 @@ def _read_decoder(decoder: Mapping[str, Any] | None) -> _Decoder:
                 dropped_in_first = mark if _prepends(step) else ""
             case {"type": "Fuse"}:
                 is_fused = True
-            case {"type": "Strip", "content": str(content), "start": int(start), "stop": 0} if (
+            case {"type": "Strip", "content": str(content), "start": 1, "stop": 0} if (
                 is_fused and not strip and content.isascii() and len(content) == 1
             ):
-                strip, num_strip = content.encode(), start
+                strip = content.encode()
             case _:
                 raise UnsupportedTokenizer(f"decoder step {step.get('type')!r} is not supported here")
-    return _Decoder(_reader(replacements, to_bytes or str.encode), dropped_in_first, strip, num_strip)
+    return _Decoder(_reader(replacements, to_bytes or str.encode), dropped_in_first, strip)
 
 
 def _flatten(decoder: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:

@@ -173,6 +173,10 @@ def test_a_copy_goes_its_own_way(any_text):
         None,
         {"type": "WordPiece", "prefix": "##", "cleanup": True},
         {"type": "Sequence", "decoders": [{"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+        {
+            "type": "Sequence",
+            "decoders": [{"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 1}],
+        },
         {"type": "Sequence", "decoders": [{"type": "ByteLevel"}, {"type": "ByteFallback"}]},
         {"type": "Replace", "pattern": {"Regex": "a+"}, "content": ""},
     ],
