@@ -86,7 +86,7 @@ class PlacementCore:
         return self._finish(now)
 
     def refuse_invalid(self, stream_id: int, request: Request, now: float) -> list[Command]:
-        """An enqueue that breaks the contract. If its handle waits already, both end: a handle has one end."""
+        """An enqueue that breaks the contract. If its handle waits already, both end: it has one end."""
         self._refuse_invalid(stream_id, request, now)
         return self._finish(now)
 
