@@ -28,13 +28,17 @@ def main() -> None:
     if setup is None:
         return
     try:
-        template = ChatTemplate(setup["source"], setup["variables"], datetime.now().strftime)
+        template = ChatTemplate(setup["source"], setup["variables"], _now)
     except TemplateError as error:
         _write(sink, {"error": f"line {getattr(error, 'lineno', '?')}: {type(error).__name__}"})
         return
     _write(sink, {})
     while (request := _read(source)) is not None:
         _write(sink, _answer(template, request))
+
+
+def _now(pattern: str) -> str:
+    return datetime.now().strftime(pattern)
 
 
 def _answer(template: ChatTemplate, request: Mapping[str, Any]) -> dict[str, Any]:

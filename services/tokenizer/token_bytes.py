@@ -22,6 +22,8 @@ class TokenBytes:
     special_ids: frozenset[int]
     drops_first_space: bool
     """SentencePiece marks the beginning of a text with a space that is not part of it."""
+    longest: int
+    """Bytes of the longest token."""
 
     @staticmethod
     def of(spec: Mapping[str, Any], tokenizer: Tokenizer, special_ids: frozenset[int]) -> "TokenBytes":
@@ -36,17 +38,13 @@ class TokenBytes:
                 table[token_id] = added[token_id].content.encode()
             else:
                 table[token_id] = _byte_level(token) if is_byte_level else _marked(token)
-        return TokenBytes(tuple(table), special_ids, any(_drops_space(kind) for kind in kinds))
+        drops_first_space = any(_drops_space(kind) for kind in kinds)
+        return TokenBytes(tuple(table), special_ids, drops_first_space, max(map(len, table)))
 
     @property
     def size(self) -> int:
         """Ids in the vocabulary, added tokens included."""
         return len(self.table)
-
-    @property
-    def longest(self) -> int:
-        """Bytes of the longest token."""
-        return max(map(len, self.table))
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         """Text of ids that are all in the vocabulary."""
