@@ -1,0 +1,74 @@
+"""Executors by name; a backend's libraries are imported only when it is asked for."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from services.contract.model_folder import ModelFolder, open_model_folder, resolve_model
+from services.engine.step import Executor
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorRequest:
+    """What an executor is made from."""
+
+    model: str
+    device: str
+    dtype: str
+    attention: str
+    block_size: int
+    num_threads: int
+    max_model_len: int
+    script: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class MadeExecutor:
+    """An executor that is not loaded yet, and the revision of what it computes with."""
+
+    executor: Executor
+    revision: str
+    folder: ModelFolder | None
+
+
+class UnknownExecutorError(Exception):
+    """No executor has this name; says which there are."""
+
+
+def make_executor(name: str, request: ExecutorRequest) -> MadeExecutor:
+    """Finds the model where one is needed; blocks.
+
+    Raises UnknownExecutorError, ModelFolderError, ScriptError.
+    """
+    if name not in FACTORIES:
+        raise UnknownExecutorError(f"executor {name!r} is unknown; there are {', '.join(FACTORIES)}")
+    return FACTORIES[name](request)
+
+
+def _make_torch(request: ExecutorRequest) -> MadeExecutor:
+    folder = open_model_folder(resolve_model(request.model))
+    from services.engine.executors.torch_executor import TorchExecutor, TorchOptions  # noqa: PLC0415
+
+    options = TorchOptions(
+        dtype=request.dtype,
+        device=request.device,
+        attention=request.attention,
+        block_size=request.block_size,
+        num_threads=request.num_threads,
+        max_model_len=request.max_model_len,
+    )
+    return MadeExecutor(TorchExecutor(folder, options), folder.revision, folder)
+
+
+def _make_scripted(request: ExecutorRequest) -> MadeExecutor:
+    from services.engine.executors.script import ScriptFile  # noqa: PLC0415
+    from services.engine.executors.scripted import ScriptedExecutor  # noqa: PLC0415
+
+    revision = ScriptFile(request.script).read().model_revision or "scripted"
+    return MadeExecutor(ScriptedExecutor(request.script, block_size=request.block_size), revision, None)
+
+
+FACTORIES: Mapping[str, Callable[[ExecutorRequest], MadeExecutor]] = MappingProxyType(
+    {"torch": _make_torch, "scripted": _make_scripted}
+)

@@ -1,0 +1,47 @@
+"""What an engine process can be told. Constants of the process."""
+
+from pathlib import Path
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from services.chassis.settings import ServiceSettings
+
+
+class EngineSettings(ServiceSettings):
+    """Settings of the engine service."""
+
+    service: ClassVar[str] = "engine"
+
+    listen: str = Field("127.0.0.1:7630", description="host:port to serve gRPC on; port 0 takes a free one")
+    address: str = Field("", description="host:port that gateways dial; empty is what it listens on")
+    model: str = Field("smollm2", description="Model folder, hub id, or smollm2 for the default model")
+    served_name: str = Field("smollm2", min_length=1, description="Name that the model is served under")
+    executor: str = Field("torch", description="How it computes: torch, or scripted (no model)")
+    device: str = Field("cpu", description="Device of the torch executor, as torch names it")
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="Type of weights and KV")
+    attention: str = Field("reference", description="Attention backend of the torch executor")
+    num_threads: int = Field(0, ge=0, le=1024, description="Compute threads; 0 leaves the library's choice")
+    script: Path | None = Field(None, description="Script of the scripted executor; unset draws without one")
+    block_size: int = Field(16, ge=1, le=256, description="Ids per KV block")
+    num_blocks: int = Field(0, ge=0, description="KV blocks, with the null block; 0 sizes by kv_memory_mib")
+    kv_memory_mib: int = Field(1024, ge=1, description="MiB of the KV pool where num_blocks is 0")
+    max_model_len: int = Field(0, ge=0, description="Ids per sequence at most; 0 is the model's own limit")
+    max_sequences: int = Field(64, ge=1, le=256, description="Sequences that run at once")
+    max_batch_tokens: int = Field(2048, ge=1, le=65536, description="Ids through the model in a step at most")
+    chunk_tokens: int = Field(
+        512, ge=1, le=65536, description="Ids of known text in a step at most while streams run"
+    )
+    lag: int = Field(0, ge=0, le=1, description="Steps planned ahead of the one that is committed")
+    seed: int = Field(0, ge=0, description="Orders the blocks that are handed out; changes no answer")
+    poison_freed_blocks: bool = Field(False, description="Fill freed blocks with NaN, to prove none is read")
+
+    @model_validator(mode="after")
+    def _check_batch(self) -> Self:
+        if self.max_batch_tokens < self.max_sequences:
+            raise ValueError(
+                f"max_batch_tokens is {self.max_batch_tokens}; {self.max_sequences} sequences need as many"
+            )
+        if 0 < self.num_blocks < 3:
+            raise ValueError(f"num_blocks is {self.num_blocks}; at least 3 (the null block and two more)")
+        return self
