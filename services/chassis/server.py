@@ -17,6 +17,7 @@ from services.chassis.bind import BindError, check_free
 from services.chassis.channels import MIN_PING_INTERVAL_S, Options, shared_options
 from services.chassis.guard import Guard
 from services.chassis.health import HealthServicer
+from services.chassis.liveness import watch_loop
 from services.chassis.readiness import Readiness
 from services.chassis.settings import ServiceSettings
 from services.chassis.telemetry import Telemetry
@@ -93,9 +94,13 @@ class Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
-        announcer = asyncio.create_task(self._announce(), name="announce ready")
+        helpers = (
+            asyncio.create_task(self._announce(), name="announce ready"),
+            asyncio.create_task(watch_loop(loop.time), name="watch event loop"),
+        )
         await self._stop.wait()
-        announcer.cancel()
+        for helper in helpers:
+            helper.cancel()
         await self.stop(on_drain)
         return 0
 

@@ -7,10 +7,17 @@ import argparse
 import sys
 import types
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn, Self, TypeVar, get_origin
 
-from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    Field,
+    FilePath,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from services.chassis.address import split_address
@@ -45,11 +52,11 @@ class ServiceSettings(BaseSettings):
     max_message_bytes: int = Field(
         16 * 2**20, ge=2**16, le=2**30, description="Bytes of a public message at most; every hop adds 1 MiB"
     )
-    tls_cert: Path | None = Field(
+    tls_cert: FilePath | None = Field(
         None, description="PEM file of this process's certificates; unset is plain text"
     )
-    tls_key: Path | None = Field(None, description="PEM file of the certificate's private key")
-    tls_ca: Path | None = Field(None, description="PEM file of the authorities that vouch for dialled peers")
+    tls_key: FilePath | None = Field(None, description="PEM file of the certificate's private key")
+    tls_ca: FilePath | None = Field(None, description="PEM file of the authorities that dialled peers need")
     instance_id: str = Field("", description="Name of this process for its peers; empty is <service>-<port>")
 
     @classmethod

@@ -280,7 +280,11 @@ class _CallTransport(Generic[Out, In]):
 
 
 class _ContextTransport(Generic[Out, In]):
-    """A server's context. It cannot cancel: the handler returns as soon as its iteration ends."""
+    """A server's context. It cannot cancel: the handler returns as soon as its iteration ends.
+
+    A write that the peer does not read then keeps gRPC's call, not the handler, until the peer reads, cancels
+    or fails the keep-alive.
+    """
 
     def __init__(self, requests: AsyncIterator[In], context: "grpc.aio.ServicerContext[In, Out]") -> None:
         self._requests = requests

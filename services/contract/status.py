@@ -49,12 +49,12 @@ _FALLBACK: Mapping[grpc.StatusCode, Reason] = {
     grpc.StatusCode.UNIMPLEMENTED: Reason.NOT_SUPPORTED,
     grpc.StatusCode.UNAUTHENTICATED: Reason.UNAUTHENTICATED,
     grpc.StatusCode.PERMISSION_DENIED: Reason.UNAUTHENTICATED,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: Reason.QUOTA,
     grpc.StatusCode.DEADLINE_EXCEEDED: Reason.DEADLINE,
     grpc.StatusCode.UNAVAILABLE: Reason.UNAVAILABLE,
     grpc.StatusCode.CANCELLED: Reason.UNAVAILABLE,
 }
-"""For peers that give no ErrorInfo (the transport itself, proxies). Everything else is INTERNAL."""
+"""For peers that give no ErrorInfo: the transport itself, proxies. The rest is INTERNAL: so is a message that
+the transport finds too large, which on an internal hop should never have been sent."""
 
 
 def cut(text: str, max_bytes: int) -> str:

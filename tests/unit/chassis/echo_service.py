@@ -4,6 +4,7 @@ Run echoes every cancel as an ended; the model of CountTokens says what to do: "
 """
 
 import asyncio
+import signal
 import sys
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
@@ -18,12 +19,12 @@ from services.chassis.settings import ServiceSettings, load_settings
 from services.chassis.stream import MessageStream, StreamTiming
 from services.chassis.telemetry import start_telemetry
 
-FAST = StreamTiming(heartbeat_s=0.1, silence_s=0.4)
+FAST = StreamTiming(heartbeat_s=0.1, silence_s=0.8)
 
 
 class EchoSettings(ServiceSettings):
     service: ClassVar[str] = "echo"
-    ready_after_s: float = Field(0.0, ge=0, description="Seconds until the check `warm` holds")
+    is_ready_on_signal: bool = Field(False, description="The check `warm` holds only after SIGUSR1")
     drain_work_s: float = Field(0.0, ge=0, description="Seconds that draining takes")
     fail_at_start: bool = Field(False, description="Raises where a model would be loaded")
 
@@ -73,19 +74,20 @@ async def main() -> int:
     server.readiness.set("warm", False)
     server.readiness.set_model("smollm2", False)
 
-    async def warm_up() -> None:
-        await asyncio.sleep(settings.ready_after_s)
+    def warm_up() -> None:
         server.readiness.set("warm", True)
+
+    if settings.is_ready_on_signal:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, warm_up)
+    else:
+        warm_up()
 
     async def drain() -> None:
         draining.set()
         await asyncio.sleep(settings.drain_work_s)
         print("drained", file=sys.stderr, flush=True)
 
-    warming = asyncio.create_task(warm_up())
-    code = await server.run(on_drain=drain)
-    warming.cancel()
-    return code
+    return await server.run(on_drain=drain)
 
 
 if __name__ == "__main__":

@@ -97,6 +97,16 @@ async def test_own_fault_is_internal_without_its_words_and_logged_once(
     assert [record.message for record in caplog.records if record.exc_info] == ["call failed"]
 
 
+async def test_long_words_of_any_script_keep_their_code(start: Any) -> None:
+    gateway = Gateway()
+    gateway.error = MeshError(Reason.TEMPLATE, "я" * 20_000, field="conversation")
+    _, channel = await start(gateway=gateway)
+    error = await _raw(channel, "CountTokens", _raising("CountTokens"))
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert from_rpc_error(error).reason is Reason.TEMPLATE
+    assert len(str(error.details()).encode()) <= 1024
+
+
 async def test_writer_handlers_keep_their_kind(start: Any) -> None:
     _, channel = await start(gateway=Writer())
     call = gateway_pb2_grpc.GatewayServiceStub(channel).Generate(gateway_pb2.GenerateRequest())

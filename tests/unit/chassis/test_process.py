@@ -17,7 +17,7 @@ from services.chassis.channels import open_channel
 from services.chassis.settings import ServiceSettings
 from services.chassis.stream import MessageStream, StreamTiming
 
-FAST = StreamTiming(heartbeat_s=0.1, silence_s=0.4)
+FAST = StreamTiming(heartbeat_s=0.1, silence_s=0.8)
 SCRIPT = Path(__file__).with_name("echo_service.py")
 ROOT = Path(__file__).parents[3]
 STATES = health_pb2.HealthCheckResponse
@@ -95,11 +95,12 @@ def _free_port() -> int:
 
 async def test_not_serving_until_every_check_holds(start_echo: StartEcho) -> None:
     port = _free_port()
-    echo = await start_echo(f"--listen=127.0.0.1:{port}", "--ready-after-s=0.5")
+    echo = await start_echo(f"--listen=127.0.0.1:{port}", "--is-ready-on-signal")
     channel = _channel(f"127.0.0.1:{port}")
     watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
     assert (await watch.read()).status == STATES.NOT_SERVING
     assert await _check(channel, "pagemesh.v1.EngineService") == STATES.NOT_SERVING
+    echo.process.send_signal(signal.SIGUSR1)
     assert (await watch.read()).status == STATES.SERVING
     for name in ("", "pagemesh.v1.EngineService", "pagemesh.v1.GatewayService"):
         assert await _check(channel, name) == STATES.SERVING
@@ -209,6 +210,20 @@ async def test_frozen_peer_is_noticed_by_silence_and_its_late_events_drop(
     again.close()
     await again.wait_closed()
     await channel.close()
+
+
+async def test_killed_peer_is_noticed_at_once(start_echo: StartEcho) -> None:
+    echo = await start_echo()
+    await echo.wait_ready()
+    async with _channel(echo.address) as channel:
+        stream: MessageStream[engine_pb2.RunRequest, engine_pb2.RunResponse] = MessageStream.over_call(
+            engine_pb2_grpc.EngineServiceStub(channel).Run(), heartbeat=engine_pb2.RunRequest()
+        )
+        stream.send(_cancel(1))
+        await anext(stream)
+        echo.process.kill()
+        async with asyncio.timeout(1):
+            assert "UNAVAILABLE" in await stream.wait_closed()
 
 
 def _cancel(handle: int) -> engine_pb2.RunRequest:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import grpc
@@ -11,7 +11,7 @@ import pytest
 from pagemesh.v1 import engine_pb2, engine_pb2_grpc
 from services.chassis.stream import MessageStream, StreamBroken, StreamTiming
 
-FAST = StreamTiming(heartbeat_s=0.02, silence_s=0.1)
+FAST = StreamTiming(heartbeat_s=0.05, silence_s=0.4)
 Run = MessageStream[engine_pb2.RunRequest, engine_pb2.RunResponse]
 Served = MessageStream[engine_pb2.RunResponse, engine_pb2.RunRequest]
 
@@ -56,6 +56,12 @@ async def _until(condition: Callable[[], bool], timeout_s: float = 3.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 what is awaited lies beyond the loop
             await asyncio.sleep(0.005)
+
+
+@pytest.fixture(autouse=True)
+def no_task_fails(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    yield
+    assert not [record for record in caplog.records if record.getMessage() == "stream task failed"]
 
 
 class Engine(engine_pb2_grpc.EngineServiceServicer):
@@ -103,7 +109,7 @@ async def test_idle_stream_stays_open_by_heartbeats_alone(start: Any) -> None:
     _, channel = await start(engine=engine)
     async with _dial(channel) as stream:
         await anext(stream)
-        await asyncio.sleep(4 * FAST.silence_s)
+        await asyncio.sleep(2 * FAST.silence_s)
         assert stream.is_open and engine.streams[0].is_open
         assert stream.inbox_depth == 0, "heartbeats are not for the consumer"
 
@@ -132,7 +138,7 @@ async def test_silence_is_noticed_in_time() -> None:
 async def test_any_message_counts_as_a_sign_of_life() -> None:
     peer = PlayedPeer()
     stream = _over(peer)
-    for _ in range(20):
+    for _ in range(12):
         await asyncio.sleep(FAST.heartbeat_s)
         peer.incoming.put_nowait(engine_pb2.RunResponse())
     assert stream.is_open
@@ -262,6 +268,51 @@ async def test_undecodable_message_ends_the_stream_alone(start: Any) -> None:
     good.send(_request(4))
     assert (await anext(good)).ended[0].handle == 4
     await good.__aexit__()
+
+
+async def test_undecodable_answer_breaks_the_stream() -> None:
+    async def babble(requests: Any, context: Any) -> None:
+        await context.write(b"\xff\xff\xff")
+        await asyncio.Event().wait()
+
+    server = grpc.aio.server()
+    handlers = {"Run": grpc.stream_stream_rpc_method_handler(babble)}
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("pagemesh.v1.EngineService", handlers),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        assert "DecodeError" in await _dial(channel).wait_closed()
+    await server.stop(None)
+
+
+async def test_peer_that_does_not_read_does_not_keep_the_server_s_end(start: Any) -> None:
+    """A stopped client: its window fills, its heartbeats stop; the handler has to end all the same."""
+    ended = asyncio.Event()
+
+    async def flood(stream: Served) -> None:
+        if ended.is_set():
+            return await _echo(stream)
+        for _ in range(200):
+            stream.send(engine_pb2.RunResponse(step=engine_pb2.Step(ids=[1000] * 20_000)))
+        assert [request async for request in stream if not request.HasField("hello")] == []
+        assert "silent" in str(stream.reason)
+        ended.set()
+
+    engine = Engine(flood, StreamTiming(heartbeat_s=0.1, silence_s=0.5))
+    _, channel = await start(engine=engine)
+    call = engine_pb2_grpc.EngineServiceStub(channel).Run()
+    await call.write(engine_pb2.RunRequest(hello=engine_pb2.RunHello(gateway_id="g")))
+    async with asyncio.timeout(3):
+        await ended.wait()
+    again = _dial(channel)
+    assert (await anext(again)).hello.boot_id == "b", "the connection is still good"
+    async with asyncio.timeout(3):
+        while await call.read() is not grpc.aio.EOF:
+            pass
+    again.close()
+    await again.wait_closed()
 
 
 async def test_thawed_end_surfaces_nothing_of_the_old_call(start: Any) -> None:

@@ -80,6 +80,7 @@ def test_receipt_of_an_error_is_found_again() -> None:
         (grpc.StatusCode.UNAVAILABLE, Reason.UNAVAILABLE),
         (grpc.StatusCode.DEADLINE_EXCEEDED, Reason.DEADLINE),
         (grpc.StatusCode.UNKNOWN, Reason.INTERNAL),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, Reason.INTERNAL),
         (grpc.StatusCode.UNIMPLEMENTED, Reason.NOT_SUPPORTED),
     ],
 )
