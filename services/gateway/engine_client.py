@@ -302,9 +302,7 @@ class EngineLink:
             admission = self._admissions.pop(returned.handle, None)
             if admission is not None:
                 cause = _RETURNS.get(returned.reason, ReturnCause.NO_STEP)
-                admission.owner.returned(
-                    admission.choice, admission.attempt, cause, _counts(returned.counts)
-                )
+                admission.owner.returned(admission.choice, admission.attempt, cause, _counts(returned.counts))
         for ended in message.ended:
             admission = self._admissions.pop(ended.handle, None)
             if admission is not None:
@@ -325,9 +323,7 @@ class EngineLink:
                 self._on_unknown_tokens(num_ids)
             else:
                 row_logprobs = logprobs[begin:end] if logprobs is not None else None
-                admission.owner.tokens(
-                    admission.choice, attempt, first_index, ids[begin:end], row_logprobs
-                )
+                admission.owner.tokens(admission.choice, attempt, first_index, ids[begin:end], row_logprobs)
             begin = end
 
 

@@ -54,8 +54,9 @@ class LiveRequest:
         self.life = life
         self.outbox = outbox
         self.end: Complete | Fail | None = None
-        self.news = asyncio.Event()
-        """Set when there is something to write."""
+        self.has_engine = False
+        """An admit was sent at least once."""
+        self.on_end: Callable[[Complete | Fail], None] | None = None
         self._terms = terms
         self._placement = placement
         self._fleet = fleet
@@ -63,6 +64,7 @@ class LiveRequest:
         self._on_stale = on_stale
         self._on_running = on_running
         self._loop = asyncio.get_running_loop()
+        self._news = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = inf
         self._todo: deque[Command] = deque()
@@ -71,6 +73,11 @@ class LiveRequest:
         self._admitted_at: dict[tuple[int, int], str] = {}
         self._num_stale = 0
         self._is_running = False
+
+    async def wait_news(self) -> None:
+        """Waits for something to write: an engine, tokens or the end."""
+        await self._news.wait()
+        self._news.clear()
 
     def start(self) -> None:
         """Asks for a place."""
@@ -110,6 +117,9 @@ class LiveRequest:
     def admitted(self, choice: int, attempt: int, engine: EngineFacts) -> None:
         self._carry_out(self.life.admitted(choice, attempt, engine, self._loop.time()))
         self._set_running(True)
+        if not self.has_engine:
+            self.has_engine = True
+            self._news.set()
 
     def admit_unsent(self, choice: int, attempt: int, is_reachable: bool) -> None:
         self._trace.end(f"run {choice} {attempt}", "unsent")
@@ -169,7 +179,7 @@ class LiveRequest:
         match command:
             case EmitTokens():
                 self.outbox.add(command)
-                self.news.set()
+                self._news.set()
             case Enqueue():
                 self._enqueue(command)
             case Withdraw():
@@ -185,10 +195,15 @@ class LiveRequest:
                     self._fleet.cancel(address, self, command.choice, command.gateway_attempt)
             case Complete() | Fail():
                 self.end = command
-                self.news.set()
+                self._news.set()
+                if self.on_end is not None:
+                    self.on_end(command)
 
     def _enqueue(self, command: Enqueue) -> None:
-        attributes = {"pagemesh.num_sequences": command.num_sequences, "pagemesh.crashes": command.num_crashes}
+        attributes = {
+            "pagemesh.num_sequences": command.num_sequences,
+            "pagemesh.crashes": command.num_crashes,
+        }
         traceparent = self._trace.begin(f"place {command.place_id}", "place", attributes)
         words = partial(self._enqueue_words, command, traceparent)
         waiting = Waiting(self, self._terms.model, command.place_id, words)
@@ -199,7 +214,7 @@ class LiveRequest:
     def _admit(self, command: Admit) -> None:
         attempt, placement = command.attempt.gateway, command.placement
         self._admitted_at[command.choice, attempt] = placement.address
-        attributes = {
+        attributes: dict[str, str | int] = {
             "pagemesh.choice": command.choice,
             "pagemesh.attempt": attempt,
             "pagemesh.engine": placement.engine_id,

@@ -44,7 +44,10 @@ class GatewayMetrics:
         )
         self.started = Counter("pagemesh_gateway_started_total", "Requests that arrived.", registry=registry)
         self.requests = Counter(
-            "pagemesh_gateway_requests_total", "Requests that ended, by outcome.", ["outcome"], registry=registry
+            "pagemesh_gateway_requests_total",
+            "Requests that ended, by outcome.",
+            ["outcome"],
+            registry=registry,
         )
         self.finishes = Counter(
             "pagemesh_gateway_finished_choices_total",
@@ -74,7 +77,10 @@ class GatewayMetrics:
             registry=registry,
         )
         self.running = Gauge(
-            "pagemesh_gateway_running_requests", "Requests with an admitted choice.", by_class, registry=registry
+            "pagemesh_gateway_running_requests",
+            "Requests with an admitted choice.",
+            by_class,
+            registry=registry,
         )
         self.waiting = Gauge(
             "pagemesh_gateway_waiting_requests",

@@ -15,9 +15,12 @@ import grpc
 from pagemesh.v1 import scheduler_pb2, scheduler_pb2_grpc
 from services.chassis.backoff import Backoff
 from services.chassis.stream import MessageStream, StreamBroken
+from services.contract.errors import unavailable
+from services.contract.status import from_rpc_error
 from services.gateway.request_words import Placement, PlaceRefusal, Ticket
 
 HELLO_S = 2.0
+EXPLAIN_TIMEOUT_S = 2.0
 
 PlaceStream = MessageStream[scheduler_pb2.PlaceRequest, scheduler_pb2.PlaceResponse]
 EnqueueWords = Callable[[int], scheduler_pb2.Enqueue]
@@ -82,15 +85,26 @@ class PlacementClient:
         self._owners: dict[PlaceOwner, str] = {}
         self._changed = asyncio.Event()
 
+    async def explain(self, enqueue: scheduler_pb2.Enqueue) -> scheduler_pb2.SchedulerServiceExplainResponse:
+        """One scheduler's estimate. Raises MeshError."""
+        request = scheduler_pb2.SchedulerServiceExplainRequest(enqueue=enqueue)
+        for link in self._links:
+            if link.is_up:
+                try:
+                    return await link.stub.Explain(request, timeout=EXPLAIN_TIMEOUT_S)
+                except grpc.aio.AioRpcError as error:
+                    raise from_rpc_error(error) from error
+        raise unavailable("no scheduler answers")
+
     async def keep(self, channel: grpc.aio.Channel, address: str, rng: random.Random) -> None:
         """Holds a Place stream to one scheduler, over its restarts."""
-        link = SchedulerLink(address, self)
         stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
+        link = SchedulerLink(address, self, stub)
         backoff = Backoff(rng)
         self._links.append(link)
         try:
             while True:
-                if await link.run(stub, self._hello):
+                if await link.run(self._hello):
                     backoff.reset()
                 await asyncio.sleep(backoff.next_delay_s())
         finally:
@@ -181,6 +195,7 @@ class SchedulerLink:
 
     address: str
     client: PlacementClient
+    stub: "scheduler_pb2_grpc.SchedulerServiceAsyncStub"
     models: dict[str, ModelLimits] = field(default_factory=dict)
     _stream: PlaceStream | None = None
     _waiting: dict[int, Waiting] = field(default_factory=dict)
@@ -217,13 +232,9 @@ class SchedulerLink:
             except StreamBroken:
                 logger.debug("place stream is down", extra={"scheduler": self.address})
 
-    async def run(
-        self,
-        stub: "scheduler_pb2_grpc.SchedulerServiceAsyncStub",
-        hello: scheduler_pb2.PlaceHello,
-    ) -> bool:
+    async def run(self, hello: scheduler_pb2.PlaceHello) -> bool:
         """One call from its hello to its end; False if no hello came."""
-        call = stub.Place()
+        call = self.stub.Place()
         stream = PlaceStream.over_call(
             call, heartbeat=scheduler_pb2.PlaceRequest(), hello=scheduler_pb2.PlaceRequest(hello=hello)
         )
@@ -272,9 +283,7 @@ class SchedulerLink:
             if waiting is not None:
                 refusal = _REFUSALS.get(refused.refusal, PlaceRefusal.INVALID)
                 waiting.link = None
-                waiting.owner.place_refused(
-                    waiting.place_id, refusal, refused.retry_delay_us / 1e6 or None
-                )
+                waiting.owner.place_refused(waiting.place_id, refusal, refused.retry_delay_us / 1e6 or None)
 
 
 async def _first(stream: PlaceStream) -> scheduler_pb2.PlaceResponse | None:
@@ -286,9 +295,7 @@ async def _first(stream: PlaceStream) -> scheduler_pb2.PlaceResponse | None:
 
 
 def _reach(engine_id: str, boot_id: str, is_reachable: bool) -> scheduler_pb2.EngineReach:
-    return scheduler_pb2.EngineReach(
-        engine_id=engine_id, engine_boot_id=boot_id, is_reachable=is_reachable
-    )
+    return scheduler_pb2.EngineReach(engine_id=engine_id, engine_boot_id=boot_id, is_reachable=is_reachable)
 
 
 def _limits(state: scheduler_pb2.ModelState) -> ModelLimits:

@@ -110,7 +110,9 @@ class RequestLife:
         error = self._placing.refusal_error(refusal, retry_delay_s)
         if error is not None:
             return self._fail(error, now)
-        delay_s = retry_delay_s or (NO_ENGINE_RETRY_S if refusal is PlaceRefusal.NO_ENGINE else BREAK_JITTER_S)
+        delay_s = retry_delay_s or (
+            NO_ENGINE_RETRY_S if refusal is PlaceRefusal.NO_ENGINE else BREAK_JITTER_S
+        )
         self._placing.back_off(choices, now + min(delay_s, MAX_RETRY_S) * (0.5 + self._jitter()))
         return self._after(now)
 

@@ -70,6 +70,8 @@ class TokenizerPool:
     def __init__(self) -> None:
         self._endpoints: list[Endpoint] = []
         self._tables: dict[str, TokenTable] = {}
+        self._known: dict[str, Vocabulary] = {}
+        """By model, the last that answered: what is encoded already needs no tokenizer."""
         self._next = 0
         self._changed = asyncio.Event()
 
@@ -95,14 +97,21 @@ class TokenizerPool:
         return any(endpoint.vocabulary for endpoint in self._endpoints)
 
     def models(self) -> list[str]:
-        """Names that a tokenizer serves now."""
-        up = (endpoint.vocabulary for endpoint in self._endpoints)
-        return sorted({vocabulary.info.model for vocabulary in up if vocabulary is not None})
+        """Names that a tokenizer serves, or has served while this process lives."""
+        return sorted(self._known)
 
-    async def wait_vocabulary(self, model: str, seconds: float) -> Vocabulary | None:
-        """The model's vocabulary as soon as one of its tokenizers answers; None if none does in time."""
-        endpoint = await self._wait_endpoint(model, seconds, ())
-        return endpoint.vocabulary if endpoint is not None else None
+    def vocabulary(self, model: str) -> Vocabulary | None:
+        """Of the model's tokenizer that answered last."""
+        return self._known.get(model)
+
+    async def wait_up(self, model: str, seconds: float) -> None:
+        """Waits until a tokenizer of the model (of any, if it is empty) answers, but not longer."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not (model in self._known if model else self._known):
+                    await self._changed.wait()
+        except TimeoutError:
+            return
 
     async def encode(
         self, model: str, request: tokenizer_pb2.EncodeRequest, wait_s: float, metadata: Metadata
@@ -161,6 +170,8 @@ class TokenizerPool:
             )
             if endpoint.vocabulary is not None and endpoint.vocabulary.info == info:
                 return True
+            if not info.model:
+                raise BadDefinition("it names no model")
             table = self._tables.get(info.definition_sha256) or await _load_table(endpoint, info)
         except grpc.aio.AioRpcError as error:
             if endpoint.vocabulary is not None:
@@ -176,7 +187,7 @@ class TokenizerPool:
             endpoint.vocabulary = None
             return False
         self._tables = {info.definition_sha256: table} | self._used_tables()
-        endpoint.vocabulary = Vocabulary(info, table)
+        endpoint.vocabulary = self._known[info.model] = Vocabulary(info, table)
         self._changed.set()
         self._changed = asyncio.Event()
         return True
