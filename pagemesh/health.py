@@ -10,7 +10,7 @@ from enum import StrEnum
 import grpc
 from google.protobuf import wrappers_pb2
 
-from pagemesh.errors import error_of
+from pagemesh.errors import PagemeshError, error_of
 from pagemesh.v1 import scheduler_pb2
 from pagemesh.v1.scheduler_pb2_grpc import SchedulerServiceStub
 
@@ -52,40 +52,37 @@ def check(name: str, address: str, timeout_s: float) -> ProcessHealth:
         try:
             response: wrappers_pb2.Int32Value = call(wrappers_pb2.StringValue(), timeout=timeout_s)
         except grpc.RpcError as error:
-            return ProcessHealth(name, address, Status.UNREACHABLE, error_of(error).message)
+            cause = error_of(error).message.rpartition(": ")[2]  # what comes before is gRPC's way there
+            return ProcessHealth(name, address, Status.UNREACHABLE, cause)
     return ProcessHealth(name, address, _STATUS.get(response.value, Status.UNKNOWN))
 
 
-def engines_of(scheduler: str, timeout_s: float) -> list[tuple[str, str]]:
-    """Names and addresses of the engines that a scheduler knows; none if it cannot be asked."""
-    with grpc.insecure_channel(scheduler) as channel:
-        try:
-            state = SchedulerServiceStub(channel).GetQueueState(
-                scheduler_pb2.GetQueueStateRequest(), timeout=timeout_s
-            )
-        except grpc.RpcError:
-            return []  # the scheduler's own row says so
-    return [(engine.engine_id or "engine", engine.address) for engine in state.engines]
-
-
-def engines_running(scheduler: str, timeout_s: float = 5.0) -> list[str]:
-    """Names of the engines with running sequences. Raises PagemeshError if the scheduler does not answer."""
+def queue_state(scheduler: str, timeout_s: float) -> scheduler_pb2.GetQueueStateResponse:
+    """Queues and engines as one scheduler sees them. Raises PagemeshError if it does not answer."""
     with grpc.insecure_channel(scheduler) as channel:
         request = scheduler_pb2.GetQueueStateRequest()
         try:
-            state = SchedulerServiceStub(channel).GetQueueState(request, timeout=timeout_s)
+            return SchedulerServiceStub(channel).GetQueueState(request, timeout=timeout_s)
         except grpc.RpcError as error:
             raise error_of(error) from None
-    return [engine.engine_id for engine in state.engines if engine.is_live and engine.num_running]
+
+
+def engines_of(scheduler: str, timeout_s: float) -> dict[str, str]:
+    """Names by address of the engines that a scheduler knows; none if it cannot be asked."""
+    try:
+        state = queue_state(scheduler, timeout_s)
+    except PagemeshError:
+        return {}  # the scheduler's own row says so
+    return {engine.address: engine.engine_id or "engine" for engine in state.engines}
 
 
 def check_mesh(
     gateways: Sequence[str], tokenizers: Sequence[str], schedulers: Sequence[str], timeout_s: float
 ) -> list[ProcessHealth]:
     """Asks the processes named and every engine that the schedulers know."""
-    engines = {
-        address: name for scheduler in schedulers for name, address in engines_of(scheduler, timeout_s)
-    }
+    engines: dict[str, str] = {}
+    for scheduler in schedulers:
+        engines |= engines_of(scheduler, timeout_s)
     places = [
         *(("gateway", address) for address in gateways),
         *(("tokenizer", address) for address in tokenizers),

@@ -15,7 +15,7 @@ from pagemesh import (
     TokenChunk,
     collect,
 )
-from pagemesh.health import engines_running
+from pagemesh.health import queue_state
 from pagemesh.printing import receipt_table
 from services.contract.model_folder import ModelFolderError, resolve_model
 from services.demo.span_receiver import ReceivedSpan, SpanReceiver
@@ -29,7 +29,9 @@ MAX_TOKENS = 80
 KILL_AFTER_TOKENS = 40
 MIN_GAP = 1e-3
 """Two candidates closer than this could change places between runs, and equal texts would prove nothing."""
+NUM_ENGINES = 2
 START_TIMEOUT_S = 120.0
+ASK_TIMEOUT_S = 10.0
 DRAIN_S = 5.0
 SERVICES = {"pagemesh-gateway", "pagemesh-tokenizer", "pagemesh-scheduler", "pagemesh-engine"}
 
@@ -61,6 +63,7 @@ def _run(console: Console, receiver: SpanReceiver, model: str) -> None:
         supervisor.start()
         console.print(f"[bold]1.[/] starting {', '.join(spec.name for spec in specs)} ...")
         supervisor.wait_ready(START_TIMEOUT_S)
+        _await_engines(_address(supervisor, "scheduler-0"))
         console.print(f"   ready after {time.monotonic() - begin_s:.1f} s\n")
         _show(console, supervisor, receiver)
     except (DemoError, PagemeshError, StartError):
@@ -69,6 +72,15 @@ def _run(console: Console, receiver: SpanReceiver, model: str) -> None:
     finally:
         supervisor.stop(DRAIN_S)
     _check_stopped(console, supervisor)
+
+
+def _await_engines(scheduler: str) -> None:
+    """A scheduler is ready with one engine; here the second has a part to play."""
+    deadline_s = time.monotonic() + ASK_TIMEOUT_S
+    while sum(engine.is_live for engine in queue_state(scheduler, ASK_TIMEOUT_S).engines) < NUM_ENGINES:
+        if time.monotonic() > deadline_s:
+            raise DemoError(f"the scheduler does not see {NUM_ENGINES} engines")
+        time.sleep(0.05)
 
 
 def _show(console: Console, supervisor: Supervisor, receiver: SpanReceiver) -> None:
@@ -102,7 +114,8 @@ def _stream_and_kill(console: Console, client: Client, supervisor: Supervisor, s
 
 
 def _kill_answering_engine(console: Console, supervisor: Supervisor, scheduler: str) -> None:
-    running = [engine for engine in engines_running(scheduler) if engine in supervisor.children]
+    state = queue_state(scheduler, ASK_TIMEOUT_S)
+    running = [engine.engine_id for engine in state.engines if engine.num_running]
     if len(running) != 1:
         raise DemoError(f"one engine should be answering; the scheduler says: {running or 'none'}")
     supervisor.children[running[0]].send(signal.SIGKILL)
@@ -165,7 +178,7 @@ def _check_stopped(console: Console, supervisor: Supervisor) -> None:
 
 def _specs(model: str, otlp_endpoint: str) -> list[ProcessSpec]:
     shape = MeshShape(
-        engines=2,
+        engines=NUM_ENGINES,
         overrides={
             "*": {"otlp_endpoint": otlp_endpoint, "drain_s": DRAIN_S},
             "tokenizer": {"model": model},

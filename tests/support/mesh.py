@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from pagemesh import AsyncClient, Client
+from pagemesh.health import queue_state
 from services.supervisor.child import Child
 from services.supervisor.plan import MeshShape, Overrides, plan
 from services.supervisor.ports import free_ports
@@ -68,7 +69,7 @@ class Mesh:
     def __enter__(self) -> Self:
         self._supervisor.start()
         try:
-            self._supervisor.wait_ready(START_TIMEOUT_S)
+            self._wait_whole()
         except BaseException as error:
             self._end()
             error.add_note(self.all_logs())
@@ -86,7 +87,7 @@ class Mesh:
         # Children die with the thread that started them: they are started here and only awaited elsewhere.
         self._supervisor.start()
         try:
-            await asyncio.to_thread(self._supervisor.wait_ready, START_TIMEOUT_S)
+            await asyncio.to_thread(self._wait_whole)
         except BaseException as error:
             await asyncio.to_thread(self._end)
             error.add_note(self.all_logs())
@@ -197,6 +198,13 @@ class Mesh:
             assert time.monotonic() < deadline_s, f"not within {timeout_s} s: {what or condition}"
             time.sleep(0.02)
 
+    def _wait_whole(self) -> None:
+        """Every process is ready, and every scheduler sees every engine."""
+        self._supervisor.wait_ready(START_TIMEOUT_S)
+        engines = {child.spec.name for child in self._children("engine")}
+        for scheduler in self._children("scheduler"):
+            self.wait_until(lambda address=scheduler.spec.address: live_engines(address) >= engines)  # type: ignore[misc]
+
     def _end(self) -> None:
         self._supervisor.stop(DRAIN_S)
         self._folder.cleanup()
@@ -206,6 +214,11 @@ class Mesh:
 
     def _children(self, service: str) -> list[Child]:
         return [child for child in self._supervisor.children.values() if child.spec.service == service]
+
+
+def live_engines(scheduler: str) -> set[str]:
+    """Names of the engines that a scheduler has a live Watch to."""
+    return {engine.engine_id for engine in queue_state(scheduler, timeout_s=5).engines if engine.is_live}
 
 
 def _merged(own: Overrides, given: Overrides) -> dict[str, dict[str, object]]:
