@@ -38,6 +38,7 @@ class Server:
 
     def __init__(self, settings: ServiceSettings, service_name: str, telemetry: Telemetry) -> None:
         self.readiness = Readiness()
+        self.readiness.set("listening", False)
         self._settings = settings
         self._service_name = service_name
         self._telemetry = telemetry
