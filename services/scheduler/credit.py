@@ -52,11 +52,10 @@ class Credit:
 
     def set_room(self, room: Mapping[Priority, Room], num_kept: int) -> None:
         """Takes a report's room. Of the slots that BATCH holds, `num_kept` are no room for higher classes."""
-        none = Room(0, 0)
-        batch = room.get(Priority.BATCH, none)
-        for priority in Priority:
-            own = room.get(priority, none)
-            kept = min(num_kept, max(own.num_sequences - batch.num_sequences, 0))
+        rooms = {priority: room.get(priority, Room(0, 0)) for priority in Priority}
+        held = rooms[Priority.INTERACTIVE].num_sequences - rooms[Priority.BATCH].num_sequences
+        for priority, own in rooms.items():
+            kept = 0 if priority is Priority.BATCH else min(num_kept, max(held, 0))
             self._room_sequences[priority] = own.num_sequences - kept
             self._room_tokens[priority] = own.num_tokens
 

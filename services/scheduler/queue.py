@@ -23,10 +23,15 @@ class Line:
     tenant_key: bytes
     served: float
     """Virtual tokens it was charged."""
-    heap: list[tuple[float, int, Entry]] = field(default_factory=list)
+    heap: list[tuple[float, int, int, Entry]] = field(default_factory=list)
+    """Arrival, number, position (dead if it is not the entry's own any more), entry."""
     num_live: int = 0
     version: int = 0
     """Of its one valid place in the order of tenants."""
+
+
+OrderItem = tuple[float, float, int, Line]
+"""Virtual tokens, its oldest entry's arrival, version, line."""
 
 
 class ClassQueue:
@@ -34,7 +39,7 @@ class ClassQueue:
 
     def __init__(self) -> None:
         self._lines: dict[bytes, Line] = {}
-        self._order: list[tuple[float, int, Line]] = []
+        self._order: list[OrderItem] = []
         self._forget_at = MAX_LINES
         self._level = 0.0
         self._last_number = 0
@@ -73,7 +78,7 @@ class ClassQueue:
         line = self._lines[entry.request.tenant_key]
         self._drop(entry, line)
         if len(line.heap) > 2 * line.num_live + 16:
-            line.heap = [item for item in line.heap if item[1] == item[2].line_number]
+            line.heap = [item for item in line.heap if item[2] == item[3].line_number]
             heapq.heapify(line.heap)
 
     def charge(self, request: Request) -> None:
@@ -104,9 +109,9 @@ class ClassQueue:
 
     def _insert(self, line: Line, entry: Entry) -> None:
         entry.line_number = self._next_number()
-        heapq.heappush(line.heap, (entry.arrived_at, entry.line_number, entry))
+        heapq.heappush(line.heap, (entry.arrived_at, entry.number, entry.line_number, entry))
         line.num_live += 1
-        if line.num_live == 1:
+        if line.num_live == 1 or line.heap[0][3] is entry:
             self._enter(line)
         self._count(entry, 1)
 
@@ -117,7 +122,7 @@ class ClassQueue:
 
     def _enter(self, line: Line) -> None:
         line.version = self._next_number()
-        heapq.heappush(self._order, (line.served, line.version, line))
+        heapq.heappush(self._order, (line.served, line.heap[0][0], line.version, line))
         if len(self._order) > 2 * len(self._lines) + 64:
             self._order = [item for item in self._order if _is_current(item)]
             heapq.heapify(self._order)
@@ -126,7 +131,7 @@ class ClassQueue:
         while self._order:
             item = heapq.heappop(self._order)
             if _is_current(item):
-                return item[2]
+                return item[3]
         return None
 
     def _drop(self, entry: Entry, line: Line) -> None:
@@ -144,14 +149,14 @@ class ClassQueue:
         return self._last_number
 
 
-def _is_current(item: tuple[float, int, Line]) -> bool:
-    return item[1] == item[2].version and item[2].num_live > 0
+def _is_current(item: OrderItem) -> bool:
+    return item[2] == item[3].version and item[3].num_live > 0
 
 
 def _pop_live(line: Line) -> Entry:
     while True:
-        _, number, entry = heapq.heappop(line.heap)
-        if number == entry.line_number:
+        _, _, position, entry = heapq.heappop(line.heap)
+        if position == entry.line_number:
             return entry
 
 

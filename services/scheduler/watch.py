@@ -39,6 +39,7 @@ class EngineWatch:
         self._hello = hello
         self._backoff = Backoff(random.Random())
         self._is_wanted = True
+        self._is_said = False
         self.is_up = False
 
     def stop(self) -> None:
@@ -61,11 +62,15 @@ class EngineWatch:
             ) as stream:
                 first = await anext(stream, None)
                 if first is None:
-                    logger.debug(
-                        "engine not reached", extra={"address": self._address, "cause": stream.reason}
-                    )
+                    self._say_away(str(stream.reason))
                     return None
                 return await self._meet(stream, first)
+
+    def _say_away(self, cause: str) -> None:
+        """Once per outage, not once per try."""
+        if not self._is_said:
+            logger.warning("engine not reached", extra={"address": self._address, "cause": cause})
+            self._is_said = True
 
     async def _meet(self, stream: EngineEnd, first: engine_pb2.WatchResponse) -> float | None:
         try:
@@ -82,7 +87,7 @@ class EngineWatch:
         engine = {"engine": facts.engine_id, "boot": facts.boot_id, "address": self._address}
         logger.info("engine connected", extra=engine)
         self._backoff.reset()
-        self.is_up = True
+        self.is_up, self._is_said = True, False
         self._board.connect_engine(facts, stream)
         try:
             self._take(facts, first)
