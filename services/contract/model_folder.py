@@ -92,6 +92,13 @@ def _fetch_from_hub(name: str, report: Report) -> Path:
 
 def open_model_folder(path: Path) -> ModelFolder:
     """Checks a folder and tells its revision. Raises ModelFolderError before any weight is read."""
+    try:
+        return _open(path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _open(path: Path) -> ModelFolder:
     if not path.exists():
         raise ModelFolderError(path, "no such folder", "give a folder in Hugging Face layout, or smollm2")
     if not path.is_dir():
@@ -101,7 +108,7 @@ def open_model_folder(path: Path) -> ModelFolder:
     weights = tuple(_weight_files(path))
     for file in weights:
         check_safetensors(file)
-    ids = dict(_token_ids(tokenizer, path / "tokenizer.json"))
+    ids = _token_ids(tokenizer, path / "tokenizer.json")
     vocab_size = max(ids.values()) + 1
     _check_vocabulary(path, config, vocab_size)
     return ModelFolder(
@@ -189,16 +196,17 @@ def _read_tokenizer(path: Path) -> dict[str, Any]:
     return _read_json(path / "tokenizer.json")
 
 
-def _token_ids(tokenizer: Mapping[str, Any], file: Path) -> Iterator[tuple[str, int]]:
+def _token_ids(tokenizer: Mapping[str, Any], file: Path) -> dict[str, int]:
+    """Never empty."""
     try:
         vocab = tokenizer["model"]["vocab"]
-        if isinstance(vocab, dict):
-            yield from vocab.items()
-        else:  # Unigram: a list of [piece, score]
-            yield from ((entry[0], index) for index, entry in enumerate(vocab))
-        yield from ((token["content"], token["id"]) for token in tokenizer.get("added_tokens") or ())
-    except (KeyError, TypeError, IndexError) as error:
+        if isinstance(vocab, list):  # Unigram: [piece, score]
+            vocab = {entry[0]: index for index, entry in enumerate(vocab)}
+        ids = {**vocab, **{token["content"]: token["id"] for token in tokenizer.get("added_tokens") or ()}}
+        max(ids.values())
+    except (KeyError, TypeError, IndexError, ValueError) as error:
         raise ModelFolderError(file, "holds no vocabulary", "copy or download the file again") from error
+    return ids
 
 
 def _check_vocabulary(path: Path, config: Mapping[str, Any], vocab_size: int) -> None:

@@ -1,4 +1,4 @@
-"""The independent judge of a model's numbers: transformers in fp32, eager, no cache, one sequence at a time."""
+"""The independent judge of a model's numbers: transformers in fp32, no cache, one sequence at a time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
