@@ -9,6 +9,8 @@ from typing import Any
 from services.contract.errors import MeshError, Reason, invalid_field
 
 ROLES = ("system", "user", "assistant", "tool")
+MAX_TURNS = 4096
+"""A template walks over every message, so their number has a bound of its own."""
 _UNSUPPORTED_KEYS = frozenset({"tool_calls", "tool_call_id", "function_call", "name", "audio"})
 
 
@@ -56,6 +58,8 @@ def check_turns(turns: Sequence[Turn], path: str, *, is_continuation: bool) -> C
     """Turns for the template: roles known, system first only, something said."""
     if not turns:
         raise invalid_field(path, "has no message")
+    if len(turns) > MAX_TURNS:
+        raise invalid_field(path, f"has {len(turns)} messages; the limit is {MAX_TURNS}")
     for index, turn in enumerate(turns):
         if turn.role not in ROLES:
             raise invalid_field(f"{path}[{index}].role", f"is not one of {', '.join(ROLES)}")

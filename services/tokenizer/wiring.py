@@ -12,7 +12,6 @@ from prometheus_client import CollectorRegistry
 
 from pagemesh.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 from services.chassis.server import Server
-from services.chassis.tasks import Tasks
 from services.chassis.telemetry import start_metrics, start_telemetry
 from services.contract.model_folder import ModelFolder, ModelFolderError, open_model_folder, resolve_model
 from services.tokenizer.definition import Definition
@@ -56,20 +55,18 @@ async def serve(settings: TokenizerSettings) -> int:
     metrics = TokenizerMetrics(registry)
     start_metrics(settings, registry)
     telemetry = start_telemetry(SERVICE, settings)
-    tasks = Tasks()
     with ThreadPoolExecutor(settings.encode_threads, "encode") as threads:
         worker = None if loaded.template is None else await _start_worker(loaded, settings)
         try:
             encoder, frozen = await build(settings, loaded, worker, threads, metrics)
+            await _warm(encoder, frozen, queries)
             server = Server(settings, SERVICE, telemetry)
             servicer = TokenizerServicer(frozen, encoder, metrics, telemetry.tracer)
             server.add(tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server, servicer, FULL_NAME)
-            server.readiness.set("preheated", False)
-            server.readiness.set_model(settings.served_name, False)
-            tasks.spawn(_warm(server, encoder, frozen, queries), "preheat", critical=True)
+            server.readiness.set("preheated", True)
+            server.readiness.set_model(settings.served_name, True)
             return await server.run()
         finally:
-            await tasks.close()
             if worker is not None:
                 await worker.stop()
 
@@ -169,10 +166,8 @@ def _info(
     )
 
 
-async def _warm(server: Server, encoder: PromptEncoder, frozen: Frozen, queries: list[str]) -> None:
+async def _warm(encoder: PromptEncoder, frozen: Frozen, queries: list[str]) -> None:
     has_chat = bool(frozen.info.template_sha256)
     limit = Limit(frozen.max_prompt_tokens, Side.NONE)
     refused = await preheat(encoder, queries, limit, has_chat=has_chat)
     logger.info("preheated", extra={"queries": len(queries), "refused": len(refused)})
-    server.readiness.set_model(frozen.info.model, True)
-    server.readiness.set("preheated", True)

@@ -1,6 +1,7 @@
 """transformers' own chat encoding and ours give the same ids."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,12 +22,17 @@ CHATS = (
 )
 
 
+@pytest.fixture(scope="module")
+def oracle(real_folder: Path) -> Any:
+    from transformers import AutoTokenizer  # noqa: PLC0415 (slow to import)
+
+    return AutoTokenizer.from_pretrained(real_folder)
+
+
 @pytest.mark.parametrize("chat", CHATS, ids=range(len(CHATS)))
 async def test_chat_ids_are_those_of_transformers(
-    real_folder: Path, pipeline: OpenPipeline, chat: tuple[tuple[str, str], ...]
+    oracle: Any, pipeline: OpenPipeline, chat: tuple[tuple[str, str], ...]
 ) -> None:
-    transformers = pytest.importorskip("transformers")
-    oracle = transformers.AutoTokenizer.from_pretrained(real_folder)
     messages = [{"role": role, "content": content} for role, content in chat]
     expected = oracle.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     async with pipeline("real") as opened:
@@ -34,9 +40,7 @@ async def test_chat_ids_are_those_of_transformers(
         assert list(encoded.ids) == expected
 
 
-async def test_raw_ids_are_those_of_transformers(real_folder: Path, pipeline: OpenPipeline) -> None:
-    transformers = pytest.importorskip("transformers")
-    oracle = transformers.AutoTokenizer.from_pretrained(real_folder)
+async def test_raw_ids_are_those_of_transformers(oracle: Any, pipeline: OpenPipeline) -> None:
     async with pipeline("real") as opened:
         for text in ("hello  world 123", " ", "\n\n", "a\x00b", "Ünï 汉字"):
             encoded = await opened.encoder.encode_text(text, Limit(8192, Side.NONE))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from services.contract.errors import MeshError, Reason
 from services.tokenizer.prompt import Turn, check_turns, parse_messages
-from services.tokenizer.prompt_encoder import Limit, check_tail
+from services.tokenizer.prompt_encoder import EncodedPrompt, Limit, check_tail
 from services.tokenizer.truncation import Side
 from services.tokenizer.vocabulary import RunText, Vocabulary
 from tests.support.tokenizer_families import CHATML, TRIMMING, ZEPHYR, Pipeline, talk
@@ -123,25 +123,35 @@ async def test_a_long_system_segment_is_refused_unless_truncation_was_asked(pipe
         assert await opened.encoder.encode_conversation(fits, NO_LIMIT)
 
 
-async def test_offsets_point_into_the_contents(pipeline: OpenPipeline) -> None:
-    contents = ("Be brief. ", "  汉字 and é?")
-    chat = talk(("system", contents[0]), ("user", contents[1]))
-    async with pipeline("real") as opened:
-        plain = await opened.encoder.encode_conversation(chat, NO_LIMIT)
-        encoded = await opened.encoder.encode_conversation(chat, NO_LIMIT, wants_offsets=True)
-        assert list(plain.ids) == list(encoded.ids) and encoded.offsets is not None
-        table = opened.vocabulary.token_bytes.table
-        sources = [content.encode() for content in contents]
-        seen = [b"", b""]
-        current = 0
-        for token_id, (start, end) in zip(encoded.ids, encoded.offsets, strict=True):
-            if end == 0:
-                current = current or int(bool(seen[0]))
-                continue
-            piece = sources[current][start:end]
-            assert table[token_id].endswith(piece) or table[token_id] in piece
-            seen[current] = sources[current][:end]
-        assert seen == sources
+@pytest.mark.parametrize("name", ["real", "byte-level", "unigram", "llama-bpe"])
+async def test_offsets_point_into_the_contents(pipeline: OpenPipeline, name: str) -> None:
+    """Every content byte is covered, and an id's own bytes are those that it points at."""
+    contents = ("Be brief. ", "  Straße, naïve 12?")
+    async with pipeline(name) as opened:
+        for index, content in enumerate(contents):
+            turns = [("system", "a"), ("user", "b")]
+            turns[index] = (turns[index][0], content)
+            other = len(turns[1 - index][1])
+            encoded = await opened.encoder.encode_conversation(talk(*turns), NO_LIMIT, wants_offsets=True)
+            plain = await opened.encoder.encode_conversation(talk(*turns), NO_LIMIT)
+            assert list(plain.ids) == encoded.ids and encoded.offsets is not None
+            covered = _covered(opened, encoded, content)
+            assert set(range(len(content.encode()))) <= covered | _stripped(name, content) | set(range(other))
+
+
+def _covered(opened: Pipeline, encoded: EncodedPrompt, content: str) -> set[int]:
+    covered: set[int] = set()
+    raw = content.encode()
+    for token_id, (start, end) in zip(encoded.ids, encoded.offsets or (), strict=True):
+        token = opened.vocabulary.token_bytes.table[token_id]
+        if end > start and (raw[start:end] in token or token in raw[start:end]):
+            covered.update(range(start, end))
+    return covered
+
+
+def _stripped(name: str, content: str) -> set[int]:
+    """Positions of white space that the control tokens of one family swallow."""
+    return {n for n, byte in enumerate(content.encode()) if name == "llama-bpe" and byte == ord(" ")}
 
 
 async def test_raw_offsets_cover_the_text(pipeline: OpenPipeline) -> None:
@@ -370,6 +380,7 @@ def test_bad_messages_name_their_field(text: str, reason: Reason, field: str) ->
     [
         ([], False, "conversation.segments"),
         ([("user", ""), ("assistant", "")], False, "conversation.segments"),
+        ([("user", "a")] * 4097, False, "conversation.segments"),
         ([("user", "a"), ("user", "b"), ("", "c")], False, "conversation.segments[2].role"),
         ([("developer", "a")], False, "conversation.segments[0].role"),
         ([("user", "a"), ("system", "b")], False, "conversation.segments[1].role"),
