@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from services.scheduler.engines import Engine, ModelFleet, is_reachable
+from services.scheduler.engines import Engine, is_reachable
+from services.scheduler.fleet import ModelFleet
 from services.scheduler.request import Request
 
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from services.contract.priority import Priority
-from services.scheduler.engines import EngineFacts, ModelFacts
+from services.scheduler.engines import EngineFacts
+from services.scheduler.fleet import ModelFacts
 from services.scheduler.request import QueueReason, Refusal, Request
 
 

@@ -44,24 +44,27 @@ class Credit:
         self._spent_sequences = [0] * size
         self._spent_tokens = [0] * size
         self._tickets: dict[int, IssuedTicket] = {}
+        self.num_kept = 0
+        """Slots held by lower classes that are no room for higher ones."""
 
     @property
     def num_unnamed(self) -> int:
         """Tickets given and not yet named."""
         return len(self._tickets)
 
-    def set_room(self, room: Mapping[Priority, Room], num_kept: int) -> None:
-        """Takes a report's room. Of the slots that BATCH holds, `num_kept` are no room for higher classes."""
-        rooms = {priority: room.get(priority, Room(0, 0)) for priority in Priority}
-        held = rooms[Priority.INTERACTIVE].num_sequences - rooms[Priority.BATCH].num_sequences
-        for priority, own in rooms.items():
-            kept = 0 if priority is Priority.BATCH else min(num_kept, max(held, 0))
-            self._room_sequences[priority] = own.num_sequences - kept
+    def set_room(self, room: Mapping[Priority, Room]) -> None:
+        """Takes a report's room; a class that is missing has none."""
+        for priority in Priority:
+            own = room.get(priority, Room(0, 0))
+            self._room_sequences[priority] = own.num_sequences
             self._room_tokens[priority] = own.num_tokens
 
     def usable_sequences(self, priority: Priority) -> int:
         """Sequences of this class that may be sent now."""
-        return max(self._room_sequences[priority] - self._spent_sequences[priority], 0)
+        left = self._room_sequences[priority] - self._spent_sequences[priority]
+        if self.num_kept:
+            left -= min(self.num_kept, max(self._held_below(priority), 0))
+        return max(left, 0)
 
     def usable_tokens(self, priority: Priority) -> int:
         """Known ids of this class that may be sent now."""
@@ -79,6 +82,12 @@ class Credit:
         if ticket is not None:
             self._spend(ticket, -1)
         return ticket
+
+    def _held_below(self, priority: Priority) -> int:
+        """Slots that lower classes hold or are about to."""
+        lowest = Priority.BATCH
+        held = self._room_sequences[priority] - self._room_sequences[lowest]
+        return held + self._spent_sequences[lowest] - self._spent_sequences[priority]
 
     def _spend(self, ticket: IssuedTicket, sign: int) -> None:
         for priority in range(ticket.request.priority, max(Priority) + 1):

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from services.contract.priority import Priority
-from services.scheduler.engines import Engine, ModelFleet
+from services.scheduler.engines import Engine
+from services.scheduler.fleet import ModelFleet
 from services.scheduler.limits import Limits
 from services.scheduler.queue import ModelQueue, pack
 from services.scheduler.request import Entry
@@ -47,7 +48,7 @@ class Pass:
         while (priority := self._next_class()) is not None:
             is_overdue = self._queue.is_overdue(priority)
             for entry in pack(self._take(priority), self._now, self._limits.max_wait_s):
-                if not self._try_place(entry):
+                if not self._try_place(entry, is_overdue):
                     self._left[priority].append(entry)
                     self._hold_for(entry, is_overdue)
         for priority, entries in self._left.items():
@@ -72,11 +73,13 @@ class Pass:
             num_tokens -= entry.request.num_prompt_tokens
         return taken
 
-    def _try_place(self, entry: Entry) -> bool:
+    def _try_place(self, entry: Entry, is_overdue: bool) -> bool:
         engine = self._placing.choose(entry, self._now)
         if engine is None:
             return False
         self._queue[entry.request.priority].settle(entry)
+        if is_overdue:
+            engine.keep(self._limits.lower_class_every, self._now)
         self._placing.place(entry, engine, self._now)
         return True
 

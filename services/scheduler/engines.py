@@ -1,17 +1,19 @@
-"""The fleet as one scheduler sees it: who is up, what each may still be sent, who is least loaded.
+"""One engine process as this scheduler sees it: what it declared, what it reported, what it may be sent.
 
-It knows nothing of queues; it decides nothing but order.
+It knows nothing of queues.
 """
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from services.contract.priority import Priority
 from services.scheduler.credit import Credit, Room
 from services.scheduler.request import Entry, Request
+
+KEEP_S = 10.0
+"""How long a lower class keeps its share of the slots after its turn."""
 
 NOTHING_UNREACHABLE: Mapping[str, str] = {}
 
@@ -46,20 +48,6 @@ class EngineReport:
     is_draining: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
-    """What the fleet offers for one model: the largest live engine's limits."""
-
-    model: str
-    num_engines: int
-    max_model_len: int
-    max_pool_tokens: int
-    max_sequences: int
-    vocab_size: int
-    block_size: int
-    revision: str
-
-
 @dataclass(slots=True, eq=False)
 class Engine:
     """One engine process. It stays known after its death until its tickets have ended."""
@@ -73,6 +61,7 @@ class Engine:
     num_waiting: int = 0
     reported_at: float = 0.0
     last_ticket: int = 0
+    kept_until: float = 0.0
     hold: Entry | None = None
     """Entry whose room gathers here."""
     hold_from: Priority | None = None
@@ -97,12 +86,20 @@ class Engine:
         busy = self.num_running + self.num_waiting + self.credit.num_unnamed
         return busy / max(self.facts.max_sequences, 1)
 
-    def take(self, report: EngineReport, lower_class_every: int, now: float) -> None:
+    def take(self, report: EngineReport, now: float) -> None:
         """Believes a report; the tickets it names are released before."""
-        self.credit.set_room(report.room, self.facts.max_sequences // lower_class_every)
+        if now >= self.kept_until:
+            self.credit.num_kept = 0
+        self.credit.set_room(report.room)
         self.num_running, self.num_waiting = report.num_running, report.num_waiting
         self.is_draining = report.is_draining
         self.has_reported, self.reported_at = True, now
+
+    def keep(self, lower_class_every: int, now: float) -> None:
+        """A lower class had its turn here: for a while a share of the slots it holds is not taken away."""
+        if self.facts.max_sequences > 1:
+            self.credit.num_kept = max(self.facts.max_sequences // lower_class_every, 1)
+            self.kept_until = now + KEEP_S
 
     def can_hold(self, request: Request) -> bool:
         """True if it could take the request when empty."""
@@ -136,175 +133,6 @@ class Engine:
 def is_reachable(engine: Engine, unreachable: Mapping[str, str]) -> bool:
     """False if the gateway said that its Run stream to this process is down (engine id -> boot id)."""
     return not unreachable or unreachable.get(engine.facts.engine_id) != engine.facts.boot_id
-
-
-class ModelFleet:
-    """Live engines of one model, in order of load, and by class those that are open."""
-
-    def __init__(self) -> None:
-        self._engines: dict[str, Engine] = {}
-        self._by_name: dict[str, Engine] = {}
-        self._order: list[tuple[tuple[float, int, str], Engine]] = []
-        self.open: dict[Priority, set[str]] = {priority: set() for priority in Priority}
-        """Boot ids of engines with credit, by class."""
-
-    def __len__(self) -> int:
-        return len(self._engines)
-
-    def __iter__(self) -> Iterator[Engine]:
-        return iter(self._engines.values())
-
-    def named(self, engine_id: str) -> Engine | None:
-        """The live process of that name met last."""
-        return self._by_name.get(engine_id)
-
-    def by_load(self) -> Iterator[Engine]:
-        """Least loaded first; among equals the one that got a ticket longest ago."""
-        return (engine for _, engine in self._order)
-
-    def can_hold(self, request: Request, unreachable: Mapping[str, str] = NOTHING_UNREACHABLE) -> bool:
-        """True if some engine could take it when empty."""
-        engines = self._engines.values()
-        return any(engine.can_hold(request) and is_reachable(engine, unreachable) for engine in engines)
-
-    def refresh(self, engine: Engine) -> None:
-        """Puts the engine where its state says it belongs; to be called after each change."""
-        self._unorder(engine)
-        boot_id = engine.facts.boot_id
-        if engine.is_live:
-            if boot_id not in self._engines:
-                self._engines[boot_id] = self._by_name[engine.facts.engine_id] = engine
-            engine.load_key = (engine.load, engine.last_ticket, boot_id)
-            bisect.insort(self._order, (engine.load_key, engine), key=_key)
-        else:
-            self._remove(engine)
-        for priority, boot_ids in self.open.items():
-            if engine.is_open_for(priority):
-                boot_ids.add(boot_id)
-            else:
-                boot_ids.discard(boot_id)
-
-    def release_holds(self) -> None:
-        """Opens what was held for someone."""
-        for engine in self._engines.values():
-            if engine.hold is not None:
-                self.release_hold(engine)
-
-    def hold(self, engine: Engine, entry: Entry, hold_from: Priority) -> None:
-        """Lets the engine's room gather for an entry."""
-        engine.hold, engine.hold_from = entry, hold_from
-        entry.hold = engine
-        self.refresh(engine)
-
-    def release_hold(self, engine: Engine) -> None:
-        """Ends a hold."""
-        assert engine.hold is not None, engine.facts
-        engine.hold.hold = None
-        engine.hold = engine.hold_from = None
-        self.refresh(engine)
-
-    def facts(self, model: str) -> ModelFacts:
-        """The largest limits among live engines; what must agree is the newest engine's word."""
-        facts = [engine.facts for engine in self._engines.values()]
-        newest = facts[-1]
-        return ModelFacts(
-            model=model,
-            num_engines=len(facts),
-            max_model_len=max(each.max_model_len for each in facts),
-            max_pool_tokens=max(each.max_pool_tokens for each in facts),
-            max_sequences=max(each.max_sequences for each in facts),
-            vocab_size=min(each.vocab_size for each in facts),
-            block_size=newest.block_size,
-            revision=newest.revision,
-        )
-
-    def usable(self, priority: Priority, enough: int) -> tuple[int, int]:
-        """Sequences and known ids for which there is credit; counting stops at `enough` sequences."""
-        sequences = tokens = 0
-        for boot_id in self.open[priority]:
-            credit = self._engines[boot_id].credit
-            sequences += credit.usable_sequences(priority)
-            tokens += credit.usable_tokens(priority)
-            if sequences >= enough:
-                break
-        return sequences, tokens
-
-    def _remove(self, engine: Engine) -> None:
-        if engine.hold is not None:
-            engine.hold.hold = None
-            engine.hold = engine.hold_from = None
-        self._engines.pop(engine.facts.boot_id, None)
-        if self._by_name.get(engine.facts.engine_id) is engine:
-            del self._by_name[engine.facts.engine_id]
-
-    def _unorder(self, engine: Engine) -> None:
-        if engine.load_key is not None:
-            index = bisect.bisect_left(self._order, engine.load_key, key=_key)
-            assert self._order[index][1] is engine, engine.facts
-            del self._order[index]
-            engine.load_key = None
-
-
-def _key(item: tuple[tuple[float, int, str], Engine]) -> tuple[float, int, str]:
-    return item[0]
-
-
-class Fleet:
-    """All engine processes that were met and not yet forgotten."""
-
-    def __init__(self) -> None:
-        self._engines: dict[str, Engine] = {}
-        self._models: dict[str, ModelFleet] = {}
-        self._nobody = ModelFleet()
-
-    def __iter__(self) -> Iterator[Engine]:
-        return iter(self._engines.values())
-
-    def get(self, boot_id: str) -> Engine | None:
-        """The process, dead or alive."""
-        return self._engines.get(boot_id)
-
-    def of(self, model: str) -> ModelFleet:
-        """Live engines of a model; an empty fleet if there is none."""
-        return self._models.get(model, self._nobody)
-
-    def hello(self, facts: EngineFacts) -> list[Engine]:
-        """Meets a process, new or on a new call. Returns the processes that it replaces."""
-        engine = self._engines.get(facts.boot_id)
-        if engine is None:
-            engine = self._engines[facts.boot_id] = Engine(facts)
-        engine.is_up, engine.has_reported = True, False
-        engine.credit.set_room({}, 0)
-        self.refresh(engine)
-        return [each for each in self._engines.values() if each.is_up and _replaces(facts, each.facts)]
-
-    def down(self, engine: Engine) -> None:
-        """Its Watch stream is down."""
-        engine.is_up = False
-        engine.credit.set_room({}, 0)
-        self.refresh(engine)
-
-    def forget_if_dead(self, engine: Engine) -> None:
-        """Drops a dead process whose tickets have ended."""
-        if not engine.is_up and engine.credit.num_unnamed == 0:
-            self._engines.pop(engine.facts.boot_id, None)
-
-    def refresh(self, engine: Engine) -> None:
-        """Reorders an engine after a change of its state."""
-        model = engine.facts.model
-        fleet = self._models.setdefault(model, ModelFleet())
-        fleet.refresh(engine)
-        if not len(fleet):
-            del self._models[model]
-
-    def models(self) -> tuple[ModelFacts, ...]:
-        """What the fleet offers, by model."""
-        return tuple(fleet.facts(model) for model, fleet in sorted(self._models.items()))
-
-
-def _replaces(new: EngineFacts, old: EngineFacts) -> bool:
-    is_same_place = (new.engine_id, new.address) == (old.engine_id, old.address)
-    return is_same_place and new.boot_id != old.boot_id
 
 
 def usable(

@@ -22,6 +22,6 @@ class Limits:
     ticket_wait_s: float = 2.0
     """A ticket that is not named within it is given up."""
     lower_class_every: int = 8
-    """Of so many placements one goes to a lower class that waits; of so many slots BATCH keeps one."""
+    """Of so many placements one goes to a lower class that waits; of so many slots it then keeps one."""
     avoid_backoff_s: float = 0.5
     """Before an engine to avoid is tried again; doubles with each crash."""

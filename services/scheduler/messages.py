@@ -7,7 +7,8 @@ from services.contract.errors import invalid_field
 from services.contract.priority import Priority, priority_of
 from services.scheduler.commands import News, Placed, Refused, ReportWaiting
 from services.scheduler.credit import Room
-from services.scheduler.engines import Engine, EngineFacts, EngineReport, ModelFacts
+from services.scheduler.engines import Engine, EngineFacts, EngineReport
+from services.scheduler.fleet import ModelFacts
 from services.scheduler.placement import Explanation
 from services.scheduler.request import Request
 

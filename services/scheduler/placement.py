@@ -12,14 +12,8 @@ from services.scheduler.choice import choose
 from services.scheduler.commands import Command, ModelsChanged, News, Refused, TicketGivenUp, Withdrawn
 from services.scheduler.credit import IssuedTicket
 from services.scheduler.dispatch import Pass, Placing
-from services.scheduler.engines import (
-    NOTHING_UNREACHABLE,
-    Engine,
-    EngineFacts,
-    EngineReport,
-    Fleet,
-    ModelFacts,
-)
+from services.scheduler.engines import NOTHING_UNREACHABLE, Engine, EngineFacts, EngineReport
+from services.scheduler.fleet import Fleet, ModelFacts
 from services.scheduler.limits import Limits
 from services.scheduler.request import Entry, Refusal, Request
 from services.scheduler.tickets import Tickets
@@ -121,7 +115,7 @@ class PlacementCore:
         self._tickets.release(engine, (*report.admitted, *report.ended))
         self._refund(self._tickets.release(engine, report.refused))
         is_changed = engine.is_draining != report.is_draining
-        engine.take(report, self._limits.lower_class_every, now)
+        engine.take(report, now)
         self._credit_changed(engine)
         if is_changed:
             self._room.review_model(engine.facts.model, now)

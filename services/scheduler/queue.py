@@ -2,7 +2,8 @@
 
 Tenants are ordered by virtual tokens (start-time fair queueing): each is charged for what is placed, and one
 that returns from idle is lifted to the level of those being served, so that idleness earns nothing.
-Nobody starves: of `lower_class_every` placements in sequence, one goes to a lower class that waits.
+Nobody starves: of `lower_class_every` placements in sequence one goes to a lower class that waits, and for a
+while higher classes then leave it a like share of that engine's slots.
 """
 
 import heapq

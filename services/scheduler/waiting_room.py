@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from services.contract.priority import Priority
 from services.scheduler.backlog import Backlog
-from services.scheduler.engines import Engine, Fleet, usable
+from services.scheduler.engines import Engine, usable
+from services.scheduler.fleet import Fleet
 from services.scheduler.limits import Limits
 from services.scheduler.queue import ModelQueue
 from services.scheduler.request import Entry, EntryState, QueueReason, Refusal, Request

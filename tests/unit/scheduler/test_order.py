@@ -106,17 +106,29 @@ def _longest_gap(hits: list[bool]) -> int:
     return longest
 
 
-def test_batch_keeps_a_share_of_the_slots_it_holds(mesh: Mesh) -> None:
-    """Slots that BATCH holds are room for higher classes, but one in eight."""
-    room = {Priority.REALTIME: 8, Priority.INTERACTIVE: 8, Priority.BATCH: 0}
-    mesh.engine("e", room)
-    assert len(handles(mesh.enqueue(*(request(n) for n in range(8))))) == 7
+def _room(higher: int, batch: int) -> dict[Priority, int]:
+    return {Priority.REALTIME: higher, Priority.INTERACTIVE: higher, Priority.BATCH: batch}
 
 
-def test_small_engines_keep_no_slot_for_batch(mesh: Mesh) -> None:
-    mesh.hello("e", max_sequences=2)
-    mesh.report("e", {Priority.REALTIME: 2, Priority.INTERACTIVE: 0, Priority.BATCH: 0})
-    assert handles(mesh.enqueue(request(1, priority=Priority.REALTIME))) == [1]
+def test_slots_that_batch_holds_are_room_for_higher_classes(mesh: Mesh) -> None:
+    mesh.engine("e", _room(8, 0))
+    assert len(handles(mesh.enqueue(*(request(n) for n in range(8))))) == 8
+
+
+def test_after_its_turn_batch_is_left_a_share_of_the_slots() -> None:
+    """Else the next interactive request would take the slot away before the first step."""
+    mesh = Mesh(Limits(lower_class_every=2))
+    mesh.engine("e", 0, max_sequences=4)
+    mesh.enqueue(request(1, priority=Priority.BATCH))
+    mesh.enqueue(*(request(10 + n) for n in range(9)))
+    order = [handles(mesh.report("e", 1, admitted=tuple(range(9)), num_running=3)) for _ in range(3)]
+    assert order == [[10], [11], [1]]
+    assert handles(mesh.report("e", _room(1, 0), admitted=(3,), num_running=4)) == []
+    mesh.now += 9.9
+    assert handles(mesh.report("e", _room(1, 0), num_running=4)) == []
+    assert handles(mesh.report("e", _room(3, 1), num_running=2)) == [12]
+    mesh.now += 0.2
+    assert handles(mesh.report("e", _room(1, 0), admitted=(4,), num_running=4)) == [13]
 
 
 def test_a_long_request_is_not_starved_by_a_flood_of_short_ones(mesh: Mesh) -> None:
