@@ -144,6 +144,9 @@ def up(
     drain_s: Annotated[float, typer.Option(help="Seconds that running work has at the end.")] = 30.0,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     otlp_endpoint: Annotated[str, typer.Option(help="host:port of an OTLP collector; empty is off.")] = "",
+    base_port: Annotated[
+        int, typer.Option(help="The gateway's; the others are 10, 20 and 30 higher.")
+    ] = 7600,
 ) -> None:
     """Runs the whole mesh on this machine until Ctrl-C: tokenizer, scheduler, engines, gateway."""
     checkout = Path(__file__).resolve().parent.parent
@@ -156,7 +159,7 @@ def up(
     except ModuleNotFoundError as error:
         printing.complain(f"{error}; the services' packages are installed by `make setup`")
         raise typer.Exit(EXIT_FAILED) from None
-    options = supervisor.UpOptions(engines, model, executor, drain_s, log_level, otlp_endpoint)
+    options = supervisor.UpOptions(engines, model, executor, drain_s, log_level, otlp_endpoint, base_port)
     raise typer.Exit(supervisor.up(options))
 
 

@@ -9,7 +9,8 @@ START_ORDER = ("tokenizer", "engine", "scheduler", "gateway")
 DRAIN_ORDER = ("gateway", "scheduler", "engine", "tokenizer")
 """Callers first: what a running request still needs goes last."""
 
-BASE_PORTS: Mapping[str, int] = {"gateway": 7600, "tokenizer": 7610, "scheduler": 7620, "engine": 7630}
+BASE_PORT = 7600
+OFFSETS: Mapping[str, int] = {"gateway": 0, "tokenizer": 10, "scheduler": 20, "engine": 30}
 METRICS_OFFSET = 100
 HOST = "127.0.0.1"
 
@@ -45,12 +46,12 @@ class MeshShape:
         return counts.get(service, self.tokenizers)
 
 
-def default_ports(shape: MeshShape) -> list[int]:
-    """The documented ports: one for gRPC and one for metrics per process, in the order of `plan`."""
+def documented_ports(shape: MeshShape, base_port: int = BASE_PORT) -> list[int]:
+    """A port for gRPC and one for metrics per process, in the order of `plan`; gateways from base_port on."""
     ports = []
     for service in START_ORDER:
         for index in range(shape.count(service)):
-            port = BASE_PORTS[service] + index
+            port = base_port + OFFSETS[service] + index
             ports += [port, port + METRICS_OFFSET]
     return ports
 

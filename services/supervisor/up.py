@@ -9,7 +9,7 @@ from types import FrameType
 
 from services.contract.model_folder import ModelFolderError, resolve_model
 from services.supervisor.console import Console, banner
-from services.supervisor.plan import MeshShape, default_ports, plan
+from services.supervisor.plan import BASE_PORT, MeshShape, documented_ports, plan
 from services.supervisor.supervisor import StartError, Supervisor
 
 START_TIMEOUT_S = 180.0
@@ -25,6 +25,7 @@ class UpOptions:
     drain_s: float = 30.0
     log_level: str = "info"
     otlp_endpoint: str = ""
+    base_port: int = BASE_PORT
 
 
 def up(options: UpOptions) -> int:
@@ -37,7 +38,9 @@ def up(options: UpOptions) -> int:
         console.write("supervisor", str(error))
         return 1
     shape = _shape(options, str(folder.resolve()))
-    supervisor = Supervisor(plan(shape, default_ports(shape)), console.write, _thread_share(options.engines))
+    supervisor = Supervisor(
+        plan(shape, documented_ports(shape, options.base_port)), console.write, _thread_share(options.engines)
+    )
     code = _run(supervisor, console, signals)
     killed = supervisor.stop(options.drain_s, lambda: signals.count > 1)
     console.write("supervisor", f"stopped{'; killed ' + ', '.join(killed) if killed else ''}")

@@ -1,6 +1,6 @@
 """Which processes, where, with which flags."""
 
-from services.supervisor.plan import MeshShape, default_ports, flags_of, plan
+from services.supervisor.plan import MeshShape, documented_ports, flags_of, plan
 
 
 def flag(spec, name):
@@ -10,14 +10,14 @@ def flag(spec, name):
 
 def test_the_default_mesh_is_on_the_documented_ports():
     shape = MeshShape()
-    specs = {spec.name: spec for spec in plan(shape, default_ports(shape))}
+    specs = {spec.name: spec for spec in plan(shape, documented_ports(shape))}
     assert list(specs) == ["tokenizer-0", "engine-0", "engine-1", "scheduler-0", "gateway-0"]
     assert specs["gateway-0"].address == "127.0.0.1:7600"
     assert specs["engine-1"].address == flag(specs["engine-1"], "listen") == "127.0.0.1:7631"
     assert flag(specs["scheduler-0"], "engines") == "127.0.0.1:7630,127.0.0.1:7631"
     assert flag(specs["gateway-0"], "tokenizers") == "127.0.0.1:7610"
     assert flag(specs["gateway-0"], "schedulers") == "127.0.0.1:7620"
-    assert len(set(default_ports(shape))) == 10
+    assert len(set(documented_ports(shape))) == 10
 
 
 def test_the_nearest_override_wins():
@@ -27,7 +27,7 @@ def test_the_nearest_override_wins():
         "engine-1": {"drain_s": 3},
     }
     shape = MeshShape(overrides=overrides)
-    specs = {spec.name: spec for spec in plan(shape, default_ports(shape))}
+    specs = {spec.name: spec for spec in plan(shape, documented_ports(shape))}
     assert [flag(specs[name], "drain-s") for name in ("gateway-0", "engine-0", "engine-1")] == ["1", "2", "3"]
     assert flag(specs["engine-1"], "executor") == "scripted"
 
