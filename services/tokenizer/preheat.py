@@ -16,7 +16,7 @@ class HotQueriesError(Exception):
 def read_hot_queries(file: Path) -> list[str]:
     """Questions of a file: each line a JSON string or the text itself; blank lines are skipped."""
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         cause = error.strerror if isinstance(error, OSError) else "is not UTF-8"
         raise HotQueriesError(f"{file}: {cause}; give another file with --hot-queries") from error

@@ -81,7 +81,7 @@ class TemplateWorker:
 
     async def _ask_in_turn(self, request: Mapping[str, Any]) -> dict[str, Any]:
         async with self._turn:
-            if self._child is None:
+            if self._child is None or self._child.returncode is not None:
                 self.num_restarts += 1
                 await self._restart()
             try:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import grpc
@@ -296,20 +296,42 @@ def test_a_port_in_use_and_bad_settings_end_the_process_with_one_line(address: s
     assert code == 1 and "none.txt" in errors and len(errors.splitlines()) == 1
 
 
-def test_the_template_process_ends_with_its_parent_even_when_that_is_killed(folder: Path) -> None:
+async def test_the_template_process_is_replaced_and_ends_with_its_parent(folder: Path) -> None:
     process = start("--listen", "127.0.0.1:0")
-    wait_ready(process)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    assert len(children) == 1
+    address = wait_ready(process)
+    first = _template_process(process)
+    os.kill(first, signal.SIGKILL)
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = tokenizer_pb2_grpc.TokenizerServiceStub(channel)
+        await _until(lambda: not _template_processes(process))
+        roles = ("user", "user", "user")  # a pattern that only the template can tell
+        assert (await stub.Encode(conversation(*((role, "a") for role in roles)))).ids
+    second = _template_process(process)
+    assert second != first
     process.kill()
     process.wait(5)
-    deadline_s = time.monotonic() + 5
-    while Path(f"/proc/{children[0]}").exists() and _state(children[0]) != "Z":
-        assert time.monotonic() < deadline_s, "the template process outlives its parent"
-        time.sleep(0.02)
+    await _until(lambda: _state(second) == "Z")
 
 
-def _state(pid: str) -> str:
+def _template_process(parent: subprocess.Popen[str]) -> int:
+    (child,) = _template_processes(parent)
+    return child
+
+
+def _template_processes(parent: subprocess.Popen[str]) -> list[int]:
+    children: list[int] = []
+    for task in Path(f"/proc/{parent.pid}/task").iterdir():
+        children += map(int, (task / "children").read_text().split())
+    return [child for child in children if _state(child) != "Z"]
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 (another process tells nobody)
+            await asyncio.sleep(0.02)
+
+
+def _state(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except FileNotFoundError:
