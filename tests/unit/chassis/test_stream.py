@@ -199,14 +199,14 @@ async def test_a_process_that_stood_still_breaks_its_own_end() -> None:
 
 async def test_a_short_stall_of_our_own_is_not_held_against_the_peer() -> None:
     """Silence seen by a late timer may be messages that lie unread."""
-    timing = StreamTiming(heartbeat_s=0.2, silence_s=0.5)
     peer = PlayedPeer()
-    stream = _over(peer, timing)
-    await asyncio.sleep(0.19)
+    stream = _over(peer, StreamTiming(heartbeat_s=0.4, silence_s=1.0))
+    await asyncio.sleep(0.5)
+    _block(0.6)
+    # The timer of 0.8 s comes at 1.1 s, before the reader has had its turn.
+    await asyncio.sleep(0.03)
     peer.incoming.put_nowait(engine_pb2.RunResponse())
-    _block(0.4)
-    # The timer is due before the reader has run.
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.6)
     assert stream.is_open
     stream.close()
     await stream.wait_closed()
@@ -249,11 +249,12 @@ async def test_failed_call_says_why(start: Any) -> None:
 
 async def test_closed_channel_breaks_the_stream(start: Any) -> None:
     _, channel = await start(engine=Engine(_echo))
-    stream = _dial(channel)
+    stream = _dial(channel, StreamTiming())
     await anext(stream)
     await channel.close()
-    assert [message async for message in stream] == []
-    await stream.wait_closed()
+    async with asyncio.timeout(1):
+        assert [message async for message in stream] == []
+        assert await stream.wait_closed() == "cancelled"
 
 
 async def test_undecodable_message_ends_the_stream_alone(start: Any) -> None:
