@@ -140,9 +140,9 @@ class TorchExecutor:
             dtype=self._options.dtype,
             kv_dtype=self._options.dtype,
             kernel_path=f"attention={self._options.attention}",
-            device=f"{platform.machine()} {instructions}"
+            device=f"cpu/{platform.machine()} {instructions}"
             if is_cpu
-            else torch.cuda.get_device_name(shape.device),
+            else f"cuda/{torch.cuda.get_device_name(shape.device)}",
             vocab_size=self._folder.vocab_size,
             max_model_len=min(limit, config.max_positions),
             row_invariant=False,
