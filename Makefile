@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model demo up test exactness mutants check protos clean
+.PHONY: help setup model demo up test exactness mutants check protos readme clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 16
@@ -45,6 +45,9 @@ check: setup ## Style, types, imports
 protos: setup ## Generate pagemesh/v1 from protos/
 	$(RUN) -m grpc_tools.protoc -I protos --python_out=. --pyi_out=. --grpc_python_out=. \
 		--mypy_grpc_out=quiet:. protos/pagemesh/v1/*.proto
+
+readme: setup ## Write the settings into the README
+	$(RUN) docs/settings_table.py
 
 clean: ## Remove .venv and caches; the model in its cache stays
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
