@@ -71,8 +71,8 @@ class Mesh:
         """Raises MeshError: UNKNOWN_MODEL, INVALID_FIELD if a name is needed, UNAVAILABLE."""
         vocabulary = await self.vocabulary(name)
         model = vocabulary.info.model
-        limits = await self.placement.wait_limits(model, self._start_wait_s())
-        if limits is None or not limits.num_engines:
+        limits = await self.placement.wait_limits(model)
+        if limits is None:
             raise unavailable("no engine has reported yet", RETRY_DELAY_S)
         return Route(model, vocabulary, limits)
 

@@ -76,10 +76,19 @@ class PlacementClient:
     """All Place streams of this gateway."""
 
     def __init__(
-        self, hello: scheduler_pb2.PlaceHello, unreachable: Callable[[], list[tuple[str, str]]]
+        self,
+        hello: scheduler_pb2.PlaceHello,
+        unreachable: Callable[[], list[tuple[str, str]]],
+        clock: Callable[[], float],
+        settle_s: float,
     ) -> None:
+        """settle_s is how long a scheduler that has just come up may take to find its engines."""
         self._hello = hello
         self._unreachable = unreachable
+        self._clock = clock
+        self._settle_s = settle_s
+        self._settled_s = clock() + settle_s
+        self._last_limits: dict[str, ModelLimits] = {}
         self._links: list[SchedulerLink] = []
         self._homeless: list[Waiting] = []
         self._owners: dict[PlaceOwner, str] = {}
@@ -115,21 +124,24 @@ class PlacementClient:
         """At least one scheduler answers."""
         return any(link.is_up for link in self._links)
 
-    def limits(self, model: str) -> ModelLimits | None:
-        """The largest engine's limits over all schedulers; None if none has reported."""
-        known = [link.models[model] for link in self._links if link.is_up and model in link.models]
-        return max(known, key=lambda limits: (limits.num_engines, limits.max_model_len), default=None)
-
     def models(self) -> dict[str, ModelLimits]:
-        """All models that a scheduler names."""
-        names = sorted({name for link in self._links if link.is_up for name in link.models})
-        return {name: limits for name in names if (limits := self.limits(name)) is not None}
+        """All models that schedulers name, with the largest engine's limits."""
+        offers: dict[str, ModelLimits] = {}
+        for link in self._links:
+            for name, limits in link.models.items() if link.is_up else ():
+                offers[name] = max(limits, offers.get(name, limits), key=_size)
+        return offers
 
-    async def wait_limits(self, model: str, seconds: float) -> ModelLimits | None:
-        """As limits, but gives schedulers and engines that just start a moment."""
+    def limits(self, model: str) -> ModelLimits | None:
+        """Limits of a model that has engines. While no scheduler answers, what the last one said."""
+        limits = self.models().get(model) if self.is_up else self._last_limits.get(model)
+        return limits if limits is not None and limits.num_engines else None
+
+    async def wait_limits(self, model: str) -> ModelLimits | None:
+        """As limits, but gives schedulers that have just come up a moment to find their engines."""
         try:
-            async with asyncio.timeout(seconds):
-                while (limits := self.limits(model)) is None or not limits.num_engines:
+            async with asyncio.timeout_at(self._settled_s):
+                while (limits := self.limits(model)) is None:
                     await self._changed.wait()
         except TimeoutError:
             return self.limits(model)
@@ -169,6 +181,7 @@ class PlacementClient:
     def link_changed(self) -> None:
         """A link went up or down, or its models changed."""
         if self.is_up:
+            self._last_limits |= self.models()
             homeless, self._homeless = self._homeless, []
             for waiting in homeless:
                 self.enqueue(waiting)
@@ -185,6 +198,8 @@ class PlacementClient:
 
     def link_up(self, link: "SchedulerLink") -> None:
         """A new stream knows nothing: it hears which engines are out of reach."""
+        if not any(other.is_up for other in self._links if other is not link):
+            self._settled_s = self._clock() + self._settle_s
         for engine_id, boot_id in self._unreachable():
             link.send(scheduler_pb2.PlaceRequest(reach=[_reach(engine_id, boot_id, False)]))
 
@@ -292,6 +307,10 @@ async def _first(stream: PlaceStream) -> scheduler_pb2.PlaceResponse | None:
             return await anext(stream, None)
     except TimeoutError:
         return None
+
+
+def _size(limits: ModelLimits) -> tuple[bool, int, int]:
+    return limits.num_engines > 0, limits.max_model_len, limits.num_engines
 
 
 def _reach(engine_id: str, boot_id: str, is_reachable: bool) -> scheduler_pb2.EngineReach:

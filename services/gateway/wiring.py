@@ -87,7 +87,7 @@ def _build_mesh(
     fleet = EngineFleet(
         _channel_opener(settings), run_hello, tasks, rng, report_reach, metrics.stale_tokens.inc
     )
-    placement = PlacementClient(place_hello, fleet.unreachable)
+    placement = PlacementClient(place_hello, fleet.unreachable, clock, settings.start_wait_s)
     store = MemoryStore(
         clock, ttl_s=settings.session_ttl_s, max_records_per_group=settings.max_sessions_per_tenant
     )
