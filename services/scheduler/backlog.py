@@ -3,7 +3,7 @@
 import math
 
 from services.contract.priority import Priority
-from services.scheduler.request import Request
+from services.scheduler.request import CLASSES, Request
 
 TIME_CONSTANT_S = 10.0
 MIN_DELAY_S = 0.1
@@ -44,8 +44,8 @@ class Backlog:
     def __init__(self, max_sequences: int, max_tokens: int) -> None:
         self._max_sequences = max_sequences
         self._max_tokens = max_tokens
-        self._num_sequences = dict.fromkeys(Priority, 0)
-        self._num_tokens = dict.fromkeys(Priority, 0)
+        self._num_sequences = dict.fromkeys(CLASSES, 0)
+        self._num_tokens = dict.fromkeys(CLASSES, 0)
         self._sequence_rate = Rate()
         self._token_rate = Rate()
 
@@ -75,7 +75,7 @@ class Backlog:
 
     def retry_delay_s(self, priority: Priority, jitter: float, now: float) -> float:
         """Seconds until what is ahead has drained, times 0.5..1 by jitter (0..1) to part the callers."""
-        ahead = [each for each in Priority if each <= priority]
+        ahead = [each for each in CLASSES if each <= priority]
         drained_s = max(
             _seconds(sum(self._num_sequences[each] for each in ahead), self._sequence_rate.per_second(now)),
             _seconds(sum(self._num_tokens[each] for each in ahead), self._token_rate.per_second(now)),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from services.contract.priority import Priority
-from services.scheduler.request import Request
+from services.scheduler.request import CLASSES, Request
 from services.scheduler.timers import Timer
 
 
@@ -18,6 +18,9 @@ class Room:
 
     num_sequences: int
     num_tokens: int
+
+
+NO_ROOM = Room(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class Credit:
     """Room and unnamed tickets of one engine process."""
 
     def __init__(self) -> None:
-        size = max(Priority) + 1
+        size = CLASSES[-1] + 1
         self._room_sequences = [0] * size
         self._room_tokens = [0] * size
         self._spent_sequences = [0] * size
@@ -54,8 +57,8 @@ class Credit:
 
     def set_room(self, room: Mapping[Priority, Room]) -> None:
         """Takes a report's room; a class that is missing has none."""
-        for priority in Priority:
-            own = room.get(priority, Room(0, 0))
+        for priority in CLASSES:
+            own = room.get(priority, NO_ROOM)
             self._room_sequences[priority] = own.num_sequences
             self._room_tokens[priority] = own.num_tokens
 
@@ -64,11 +67,12 @@ class Credit:
         left = self._room_sequences[priority] - self._spent_sequences[priority]
         if self.num_kept:
             left -= min(self.num_kept, max(self._held_below(priority), 0))
-        return max(left, 0)
+        return left if left > 0 else 0
 
     def usable_tokens(self, priority: Priority) -> int:
         """Known ids of this class that may be sent now."""
-        return max(self._room_tokens[priority] - self._spent_tokens[priority], 0)
+        left = self._room_tokens[priority] - self._spent_tokens[priority]
+        return left if left > 0 else 0
 
     def issue(self, ticket: IssuedTicket) -> None:
         """Spends credit until the ticket is released."""
@@ -90,6 +94,7 @@ class Credit:
         return held + self._spent_sequences[lowest] - self._spent_sequences[priority]
 
     def _spend(self, ticket: IssuedTicket, sign: int) -> None:
-        for priority in range(ticket.request.priority, max(Priority) + 1):
+        num_tokens = sign * ticket.num_tokens
+        for priority in range(ticket.request.priority, len(self._spent_tokens)):
             self._spent_sequences[priority] += sign
-            self._spent_tokens[priority] += sign * ticket.num_tokens
+            self._spent_tokens[priority] += num_tokens

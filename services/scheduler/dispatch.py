@@ -12,7 +12,7 @@ from services.scheduler.engines import Engine
 from services.scheduler.fleet import ModelFleet
 from services.scheduler.limits import Limits
 from services.scheduler.queue import ModelQueue, pack
-from services.scheduler.request import Entry
+from services.scheduler.request import CLASSES, Entry
 
 MAX_SKIPPED = 16
 """Entries of a class without a place, after which a pass looks no further."""
@@ -39,7 +39,7 @@ class Pass:
         self._placing = placing
         self._limits = limits
         self._now = now
-        self._left: dict[Priority, list[Entry]] = {priority: [] for priority in Priority}
+        self._left: dict[Priority, list[Entry]] = {priority: [] for priority in CLASSES}
         self._held: set[Priority] = set()
 
     def run(self) -> None:
@@ -56,9 +56,7 @@ class Pass:
                 self._queue[priority].put_back(entry)
 
     def _next_class(self) -> Priority | None:
-        allowed = [
-            each for each in Priority if self._fleet.open[each] and len(self._left[each]) < MAX_SKIPPED
-        ]
+        allowed = [each for each in CLASSES if self._fleet.open[each] and len(self._left[each]) < MAX_SKIPPED]
         return self._queue.next_class(allowed) if allowed else None
 
     def _take(self, priority: Priority) -> list[Entry]:

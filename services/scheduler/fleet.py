@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from services.contract.priority import Priority
 from services.scheduler.engines import NOTHING_UNREACHABLE, Engine, EngineFacts, is_reachable
-from services.scheduler.request import Entry, Request
+from services.scheduler.request import CLASSES, Entry, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ModelFleet:
         self._engines: dict[str, Engine] = {}
         self._by_name: dict[str, Engine] = {}
         self._order: list[tuple[tuple[float, int, str], Engine]] = []
-        self.open: dict[Priority, set[str]] = {priority: set() for priority in Priority}
+        self.open: dict[Priority, set[str]] = {priority: set() for priority in CLASSES}
         """Boot ids of engines with credit, by class."""
 
     def __len__(self) -> int:
@@ -143,6 +143,8 @@ class Fleet:
     def __init__(self) -> None:
         self._engines: dict[str, Engine] = {}
         self._models: dict[str, ModelFleet] = {}
+        self.version = 0
+        """Rises when what the fleet offers may have changed."""
         self._nobody = ModelFleet()
 
     def __iter__(self) -> Iterator[Engine]:
@@ -180,8 +182,13 @@ class Fleet:
     def refresh(self, engine: Engine) -> None:
         """Reorders an engine after a change of its state."""
         model = engine.facts.model
-        fleet = self._models.setdefault(model, ModelFleet())
+        fleet = self._models.get(model)
+        if fleet is None:
+            fleet = self._models[model] = ModelFleet()
+        num_live = len(fleet)
         fleet.refresh(engine)
+        if len(fleet) != num_live:
+            self.version += 1
         if not len(fleet):
             del self._models[model]
 

@@ -50,6 +50,7 @@ class PlacementCore:
         self._placing = Placing(self._choose, self._place, self._room.homes)
         self._reports: dict[str, WaitingReport] = {}
         self._models: tuple[ModelFacts, ...] = ()
+        self._fleet_version = 0
         self._last_number = 0
         self._is_draining = False
         self._out: list[Command] = []
@@ -280,11 +281,17 @@ class PlacementCore:
         touched, self._room.touched = self._room.touched, set()
         for model in touched:
             self._report_waiting(model, now)
-        if (models := self._fleet.models()) != self._models:
-            self._models = models
-            self._out.append(ModelsChanged(models))
+        if self._fleet_version != self._fleet.version:
+            self._fleet_version = self._fleet.version
+            self._announce_models()
         out, self._out = self._out, []
         return out
+
+    def _announce_models(self) -> None:
+        models = self._fleet.models()
+        if models != self._models:
+            self._models = models
+            self._out.append(ModelsChanged(models))
 
     def _report_waiting(self, model: str, now: float) -> None:
         self._report_of(model).update(self._room.queue(model).waiting(), now)

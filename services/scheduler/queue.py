@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from services.contract.priority import Priority
-from services.scheduler.request import Entry, Request
+from services.scheduler.request import CLASSES, Entry, Request
 
 MAX_LINES = 4096
 """Tenants remembered per class at least; beyond, idle ones are forgotten with what they were charged."""
@@ -166,8 +166,8 @@ class ModelQueue:
 
     def __init__(self, lower_class_every: int) -> None:
         self._every = lower_class_every
-        self._classes = {priority: ClassQueue() for priority in Priority}
-        self._passed = dict.fromkeys(Priority, 0)
+        self._classes = {priority: ClassQueue() for priority in CLASSES}
+        self._passed = dict.fromkeys(CLASSES, 0)
         """Sequences of higher classes placed since this class had one, while it waited."""
         self.entries: dict[int, Entry] = {}
         """All that belong to this model by number, parked ones too."""
@@ -184,10 +184,10 @@ class ModelQueue:
 
     def next_class(self, allowed: Collection[Priority]) -> Priority | None:
         """The class whose turn it is: the lowest overdue one, else the highest that waits."""
-        for priority in reversed(Priority):
+        for priority in reversed(CLASSES):
             if priority in allowed and self.is_overdue(priority):
                 return priority
-        for priority in Priority:
+        for priority in CLASSES:
             if priority in allowed and self._classes[priority].num_entries:
                 return priority
         return None
@@ -196,14 +196,14 @@ class ModelQueue:
         """How many sequences the class may place before a lower one's turn."""
         if self.is_overdue(priority):
             return 1
-        waiting = [each for each in Priority if each > priority and self._classes[each].num_entries]
+        waiting = [each for each in CLASSES if each > priority and self._classes[each].num_entries]
         passed = max((self._passed[each] for each in waiting), default=0)
         return max(self._every - passed, 1)
 
     def note_placed(self, request: Request) -> None:
         """Counts a placement against the classes that wait below it."""
         self._passed[request.priority] = 0
-        for priority in Priority:
+        for priority in CLASSES:
             if priority > request.priority:
                 has_waiting = self._classes[priority].num_entries > 0
                 passed = self._passed[priority] + request.num_sequences

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from services.scheduler.engines import Engine
     from services.scheduler.timers import Timer
 
+CLASSES = tuple(Priority)
+"""In order. Iterating over the enum itself costs ten times as much, at every decision."""
+
 BUCKET_TOKENS = 256
 """Width of a length bucket, ids."""
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 
-from services.contract.priority import Priority
 from services.scheduler.commands import ReportWaiting
+from services.scheduler.request import CLASSES
 from services.scheduler.timers import Timer, Timers
 
 REPORT_INTERVAL_S = 0.02
 
 Work = tuple[tuple[int, int], ...]
-NO_WORK: Work = tuple((0, 0) for _ in Priority)
+NO_WORK: Work = tuple((0, 0) for _ in CLASSES)
 
 
 class WaitingReport:
@@ -39,7 +39,7 @@ class WaitingReport:
         """Reports the state as it is: an engine that was just met knows nothing."""
         self.stop()
         self._told, self._told_at = self._current, now
-        self._emit(ReportWaiting(self._model, dict(zip(Priority, self._current, strict=True))))
+        self._emit(ReportWaiting(self._model, dict(zip(CLASSES, self._current, strict=True))))
 
     def stop(self) -> None:
         """Reports nothing more by itself."""
