@@ -11,6 +11,7 @@ from pagemesh import (
     CachePolicy,
     Client,
     Event,
+    ExactnessTier,
     PagemeshError,
     TokenChunk,
     collect,
@@ -57,7 +58,7 @@ def main() -> int:
 
 def _run(console: Console, receiver: SpanReceiver, model: str) -> None:
     specs = _specs(model, receiver.address)
-    supervisor = Supervisor(specs, lambda name, line: None, {"OMP_NUM_THREADS": "1"})
+    supervisor = Supervisor(specs, lambda name, line: None)
     begin_s = time.monotonic()
     try:
         supervisor.start()
@@ -119,7 +120,7 @@ def _kill_answering_engine(console: Console, supervisor: Supervisor, scheduler: 
     if len(running) != 1:
         raise DemoError(f"one engine should be answering; the scheduler says: {running or 'none'}")
     supervisor.children[running[0]].send(signal.SIGKILL)
-    console.print(f"[bold red] ✂ kill -9 {running[0]} [/]", end="")
+    console.print(f"[bold red] ✂ kill -9 {running[0]}[/]", end="")
 
 
 def _stream_undisturbed(console: Console, client: Client) -> Answer:
@@ -146,6 +147,8 @@ def _compare(console: Console, disturbed: Answer, undisturbed: Answer) -> None:
         raise DemoError("the prompt has a near tie, so that equal texts would prove nothing")
     if disturbed.receipt.moves < 1:
         raise DemoError("the killed stream did not move to another engine")
+    if disturbed.receipt.tier is ExactnessTier.CONTINUED:
+        raise DemoError("the receipt does not promise the same tokens after a move")
     if disturbed.choices[0].ids != undisturbed.choices[0].ids or disturbed.text != undisturbed.text:
         raise DemoError("the two answers differ")
     num_ids = len(disturbed.choices[0].ids)
