@@ -44,8 +44,8 @@ class Backlog:
     def __init__(self, max_sequences: int, max_tokens: int) -> None:
         self._max_sequences = max_sequences
         self._max_tokens = max_tokens
-        self._num_sequences = dict.fromkeys(CLASSES, 0)
-        self._num_tokens = dict.fromkeys(CLASSES, 0)
+        self._num_sequences = [0] * (CLASSES[-1] + 1)
+        self._num_tokens = [0] * (CLASSES[-1] + 1)
         self._sequence_rate = Rate()
         self._token_rate = Rate()
 

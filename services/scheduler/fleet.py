@@ -33,7 +33,8 @@ class ModelFleet:
         self._engines: dict[str, Engine] = {}
         self._by_name: dict[str, Engine] = {}
         self._order: list[tuple[tuple[float, int, str], Engine]] = []
-        self.open: dict[Priority, set[str]] = {priority: set() for priority in CLASSES}
+        self._held: set[str] = set()
+        self.open: list[set[str]] = [set() for _ in range(CLASSES[-1] + 1)]
         """Boot ids of engines with credit, by class."""
 
     def __len__(self) -> int:
@@ -57,38 +58,32 @@ class ModelFleet:
 
     def refresh(self, engine: Engine) -> None:
         """Puts the engine where its state says it belongs; to be called after each change."""
-        self._unorder(engine)
         boot_id = engine.facts.boot_id
         if engine.is_live:
-            if boot_id not in self._engines:
-                self._engines[boot_id] = self._by_name[engine.facts.engine_id] = engine
-            engine.load_key = (engine.load, engine.last_ticket, boot_id)
-            bisect.insort(self._order, (engine.load_key, engine), key=_key)
+            self._reorder(engine)
         else:
             self._remove(engine)
-        for priority, boot_ids in self.open.items():
+        for priority in CLASSES:
             if engine.is_open_for(priority):
-                boot_ids.add(boot_id)
+                self.open[priority].add(boot_id)
             else:
-                boot_ids.discard(boot_id)
+                self.open[priority].discard(boot_id)
 
     def release_holds(self) -> None:
         """Opens what was held for someone."""
-        for engine in self._engines.values():
-            if engine.hold is not None:
-                self.release_hold(engine)
+        for boot_id in tuple(self._held):
+            self.release_hold(self._engines[boot_id])
 
     def hold(self, engine: Engine, entry: Entry, hold_from: Priority) -> None:
         """Lets the engine's room gather for an entry."""
         engine.hold, engine.hold_from = entry, hold_from
         entry.hold = engine
+        self._held.add(engine.facts.boot_id)
         self.refresh(engine)
 
     def release_hold(self, engine: Engine) -> None:
         """Ends a hold."""
-        assert engine.hold is not None, engine.facts
-        engine.hold.hold = None
-        engine.hold = engine.hold_from = None
+        self._unhold(engine)
         self.refresh(engine)
 
     def facts(self, model: str) -> ModelFacts:
@@ -119,11 +114,27 @@ class ModelFleet:
 
     def _remove(self, engine: Engine) -> None:
         if engine.hold is not None:
-            engine.hold.hold = None
-            engine.hold = engine.hold_from = None
+            self._unhold(engine)
+        self._unorder(engine)
         self._engines.pop(engine.facts.boot_id, None)
         if self._by_name.get(engine.facts.engine_id) is engine:
             del self._by_name[engine.facts.engine_id]
+
+    def _unhold(self, engine: Engine) -> None:
+        assert engine.hold is not None, engine.facts
+        engine.hold.hold = None
+        engine.hold = engine.hold_from = None
+        self._held.discard(engine.facts.boot_id)
+
+    def _reorder(self, engine: Engine) -> None:
+        boot_id = engine.facts.boot_id
+        if boot_id not in self._engines:
+            self._engines[boot_id] = self._by_name[engine.facts.engine_id] = engine
+        load_key = (engine.load, engine.last_ticket, boot_id)
+        if load_key != engine.load_key:
+            self._unorder(engine)
+            engine.load_key = load_key
+            bisect.insort(self._order, (load_key, engine), key=_key)
 
     def _unorder(self, engine: Engine) -> None:
         if engine.load_key is not None:

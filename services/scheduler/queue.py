@@ -166,8 +166,9 @@ class ModelQueue:
 
     def __init__(self, lower_class_every: int) -> None:
         self._every = lower_class_every
-        self._classes = {priority: ClassQueue() for priority in CLASSES}
-        self._passed = dict.fromkeys(CLASSES, 0)
+        # Lists by class, not dictionaries: the hash of an enum member is a call into Python.
+        self._classes = [ClassQueue() for _ in range(CLASSES[-1] + 1)]
+        self._passed = [0] * len(self._classes)
         """Sequences of higher classes placed since this class had one, while it waited."""
         self.entries: dict[int, Entry] = {}
         """All that belong to this model by number, parked ones too."""
@@ -176,7 +177,7 @@ class ModelQueue:
         return self._classes[priority]
 
     def __len__(self) -> int:
-        return sum(queue.num_entries for queue in self._classes.values())
+        return sum(queue.num_entries for queue in self._classes)
 
     def is_overdue(self, priority: Priority) -> bool:
         """True if the class waits and was passed often enough to go first."""
@@ -211,7 +212,7 @@ class ModelQueue:
 
     def waiting(self) -> tuple[tuple[int, int], ...]:
         """Sequences and known ids that wait, by class in order."""
-        return tuple((queue.num_sequences, queue.num_tokens) for queue in self._classes.values())
+        return tuple((queue.num_sequences, queue.num_tokens) for queue in self._classes[CLASSES[0] :])
 
 
 def pack(entries: Iterable[Entry], now: float, max_wait_s: float) -> Iterator[Entry]:
