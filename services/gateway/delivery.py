@@ -43,7 +43,19 @@ class Delivery:
         self._task: asyncio.Task[object] | None = None
         self._write_since_s: float | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
-        self._is_unstuck = False
+        self.stuck_error: MeshError | None = None
+
+    def watch(self, live: LiveRequest) -> None:
+        """From now on a write that hangs is cancelled with its task; `stuck_error` then says why."""
+        self._task = asyncio.current_task()
+        live.on_end = self._on_end
+        self._watch_stall(live)
+
+    def close(self) -> None:
+        """The reverse of watch."""
+        self._task = None
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
 
     async def send(self, response: gateway_pb2.GenerateResponse) -> None:
         """Numbers, dates and writes one event."""
@@ -55,31 +67,17 @@ class Delivery:
         self, live: LiveRequest, make_started: Callable[[], gateway_pb2.GenerateResponse]
     ) -> Complete | Fail:
         """Writes `started` once an engine is known, then token events; returns the end when nothing waits."""
-        self._task = asyncio.current_task()
-        live.on_end = self._on_end
-        self._watch_stall(live)
-        try:
-            while not live.has_engine and live.end is None:
-                await live.wait_news()
-            if not isinstance(live.end, Fail):
-                await self.send(make_started())
-            while True:
-                while (tokens := self._outbox.take()) is not None:
-                    await self.send(gateway_pb2.GenerateResponse(token=_token(tokens)))
-                    self._delivered(tokens)
-                if live.end is not None:
-                    return live.end
-                await live.wait_news()
-        except asyncio.CancelledError:
-            if not self._is_unstuck or not isinstance(live.end, Fail):
-                raise
-            assert self._task is not None
-            self._task.uncancel()
-            return live.end
-        finally:
-            live.on_end = None
-            if self._stall_timer is not None:
-                self._stall_timer.cancel()
+        while not live.has_engine and live.end is None:
+            await live.wait_news()
+        if not isinstance(live.end, Fail):
+            await self.send(make_started())
+        while True:
+            while (tokens := self._outbox.take()) is not None:
+                await self.send(gateway_pb2.GenerateResponse(token=_token(tokens)))
+                self._delivered(tokens)
+            if live.end is not None:
+                return live.end
+            await live.wait_news()
 
     async def _write(self, response: gateway_pb2.GenerateResponse) -> None:
         self._write_since_s = self._loop.time()
@@ -100,17 +98,19 @@ class Delivery:
         since_s = self._write_since_s if self._write_since_s is not None else now
         if now - since_s >= self._stall_timeout_s:
             message = f"the reader took nothing for {self._stall_timeout_s:g} s"
-            live.fail(MeshError(Reason.SLOW_READER, message))
+            error = MeshError(Reason.SLOW_READER, message)
+            live.fail(error)
+            self._unstick(since_s, error)
             return
         self._stall_timer = self._loop.call_at(since_s + self._stall_timeout_s, self._watch_stall, live)
 
     def _on_end(self, end: Complete | Fail) -> None:
         if isinstance(end, Fail) and self._write_since_s is not None:
-            self._loop.call_later(UNSTICK_S, self._unstick, self._write_since_s)
+            self._loop.call_later(UNSTICK_S, self._unstick, self._write_since_s, end.error)
 
-    def _unstick(self, since_s: float) -> None:
-        if self._write_since_s == since_s and self._task is not None:
-            self._is_unstuck = True
+    def _unstick(self, since_s: float, error: MeshError) -> None:
+        if self._write_since_s == since_s and self._task is not None and self.stuck_error is None:
+            self.stuck_error = error
             self._task.cancel()
 
 

@@ -237,13 +237,18 @@ class Generation:
         delivery = Delivery(
             self._write, outbox, spec.n, settings.stall_timeout_s, self._observe_tokens(priority)
         )
+        self._cleanup.callback(delivery.close)
         try:
+            delivery.watch(live)
             live.start()
             end = await delivery.run(live, lambda: self._started(tenant, spec, plan, live))
             if isinstance(end, Fail):
                 raise end.error
             await self._complete(spec, plan, delivery, end)
         except asyncio.CancelledError:
+            if delivery.stuck_error is not None and self._task is not None:
+                self._task.uncancel()
+                raise delivery.stuck_error from None
             live.fail(MeshError(Reason.UNAVAILABLE, "the caller is gone"))
             self._keep_delivered(spec, plan, delivery)
             raise
