@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 
 from services.contract.priority import Priority
 from services.scheduler.credit import Credit, Room
-from services.scheduler.request import Entry, Request
+from services.scheduler.request import CLASSES, Entry, Request
 
 KEEP_S = 10.0
 """How long a lower class keeps its share of the slots after its turn."""
 
+NOT_OPEN = (False,) * len(CLASSES)
 NOTHING_UNREACHABLE: Mapping[str, str] = {}
 
 
@@ -121,13 +122,20 @@ class Engine:
             return False
         return self.credit.usable_tokens(request.priority) >= self.tokens_of(request) or self.is_idle
 
-    def is_open_for(self, priority: Priority) -> bool:
-        """True if a small request of this class would have credit."""
-        if not self.is_live or (self.hold_from is not None and priority >= self.hold_from):
-            return False
-        if self.credit.usable_sequences(priority) < 1:
-            return False
-        return self.credit.usable_tokens(priority) > 0 or self.is_idle
+    def open_classes(self) -> tuple[bool, ...]:
+        """By class in order: would a small request have credit?"""
+        if not self.is_live:
+            return NOT_OPEN
+        shut_from = CLASSES[-1] + 1 if self.hold_from is None else self.hold_from
+        credit, is_idle = self.credit, self.is_idle
+        return tuple(
+            [
+                priority < shut_from
+                and credit.usable_sequences(priority) > 0
+                and (is_idle or credit.usable_tokens(priority) > 0)
+                for priority in CLASSES
+            ]
+        )
 
 
 def is_reachable(engine: Engine, unreachable: Mapping[str, str]) -> bool:

@@ -63,8 +63,8 @@ class ModelFleet:
             self._reorder(engine)
         else:
             self._remove(engine)
-        for priority in CLASSES:
-            if engine.is_open_for(priority):
+        for priority, is_open in zip(CLASSES, engine.open_classes(), strict=True):
+            if is_open:
                 self.open[priority].add(boot_id)
             else:
                 self.open[priority].discard(boot_id)

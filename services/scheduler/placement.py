@@ -234,7 +234,7 @@ class PlacementCore:
 
     def _dispatch(self, model: str, now: float) -> None:
         queue = self._room.peek(model)
-        if queue is not None and len(queue):
+        if queue is not None and queue.entries:
             Pass(queue, self._fleet.of(model), self._placing, self._limits, now).run()
 
     def _credit_changed(self, engine: Engine) -> None:

@@ -7,8 +7,9 @@ while higher classes then leave it a like share of that engine's slots.
 """
 
 import heapq
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from services.contract.priority import Priority
 from services.scheduler.request import CLASSES, Entry, Request
@@ -176,18 +177,16 @@ class ModelQueue:
     def __getitem__(self, priority: Priority) -> ClassQueue:
         return self._classes[priority]
 
-    def __len__(self) -> int:
-        return sum(queue.num_entries for queue in self._classes)
-
     def is_overdue(self, priority: Priority) -> bool:
         """True if the class waits and was passed often enough to go first."""
         return self._passed[priority] >= self._every and self._classes[priority].num_entries > 0
 
     def next_class(self, allowed: Collection[Priority]) -> Priority | None:
         """The class whose turn it is: the lowest overdue one, else the highest that waits."""
-        for priority in reversed(CLASSES):
-            if priority in allowed and self.is_overdue(priority):
-                return priority
+        if max(self._passed) >= self._every:
+            for priority in reversed(CLASSES):
+                if priority in allowed and self.is_overdue(priority):
+                    return priority
         for priority in CLASSES:
             if priority in allowed and self._classes[priority].num_entries:
                 return priority
@@ -215,14 +214,13 @@ class ModelQueue:
         return tuple((queue.num_sequences, queue.num_tokens) for queue in self._classes[CLASSES[0] :])
 
 
-def pack(entries: Iterable[Entry], now: float, max_wait_s: float) -> Iterator[Entry]:
+def pack(entries: Sequence[Entry], now: float, max_wait_s: float) -> Sequence[Entry]:
     """Brings entries of one length bucket together; one that waited for max_wait_s is not overtaken."""
-    in_order = list(entries)
-    ripe = [entry for entry in in_order if now - entry.enqueued_at >= max_wait_s]
-    buckets: dict[int, list[Entry]] = {entry.request.bucket: [] for entry in in_order}
-    for entry in in_order:
+    if len(entries) < 2:
+        return entries
+    ripe = [entry for entry in entries if now - entry.enqueued_at >= max_wait_s]
+    buckets: dict[int, list[Entry]] = {}
+    for entry in entries:
         if now - entry.enqueued_at < max_wait_s:
-            buckets[entry.request.bucket].append(entry)
-    yield from ripe
-    for bucket in buckets.values():
-        yield from bucket
+            buckets.setdefault(entry.request.bucket, []).append(entry)
+    return [*ripe, *chain.from_iterable(buckets.values())]
