@@ -39,6 +39,7 @@ class EngineLoop:
         self,
         running_set: RunningSet,
         runner: StepRunner,
+        *,
         lag: int,
         clock: Clock,
         tell: Tell,

@@ -124,9 +124,7 @@ class _RunningSetCollector(Collector):
             "dtype": fingerprint.dtype,
             "fingerprint": self._info.fingerprint_hash,
             "row_invariant": str(self._info.row_invariant).lower(),
-            "tier": generation_pb2.ExactnessTier.Name(self._info.tier)
-            .removeprefix("EXACTNESS_TIER_")
-            .lower(),
+            "tier": tier.removeprefix("EXACTNESS_TIER_").lower(),
         }
         info = GaugeMetricFamily("pagemesh_engine_info", "What the engine declares", labels=list(labels))
         info.add_metric(list(labels.values()), 1)

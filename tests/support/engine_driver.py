@@ -1,4 +1,4 @@
-"""Drives the engine's core with the scripted executor at lag 0 or 1, on a clock of its own; collects all news."""
+"""Drives the engine's core with the scripted executor at lag 0 or 1, on a clock of its own."""
 
 import json
 from collections import deque
@@ -46,7 +46,14 @@ class EngineDriver:
     """One engine without a process: `admit`, `step`, read `told`."""
 
     def __init__(
-        self, script_path: Path, lag: int = 0, seed: int = 0, is_poisoned: bool = True, step_us: int = 1_000, **limits: Any
+        self,
+        script_path: Path,
+        *,
+        lag: int = 0,
+        seed: int = 0,
+        is_poisoned: bool = True,
+        step_us: int = 1_000,
+        **limits: Any,
     ) -> None:
         self.executor = ScriptedExecutor(script_path)
         spec = self.executor.load()

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from services.contract.model_folder import ModelFolder, open_model_folder, resolve_model
+from services.engine.executors.script import ScriptFile
 from services.engine.step import Executor
 
 
@@ -62,10 +63,9 @@ def _make_torch(request: ExecutorRequest) -> MadeExecutor:
 
 
 def _make_scripted(request: ExecutorRequest) -> MadeExecutor:
-    from services.engine.executors.script import ScriptFile  # noqa: PLC0415
+    revision = ScriptFile(request.script).read().model_revision or "scripted"
     from services.engine.executors.scripted import ScriptedExecutor  # noqa: PLC0415
 
-    revision = ScriptFile(request.script).read().model_revision or "scripted"
     return MadeExecutor(ScriptedExecutor(request.script, block_size=request.block_size), revision, None)
 
 

@@ -272,8 +272,8 @@ def test_a_higher_class_takes_a_slot_within_two_steps_and_the_victim_comes_back_
     driver.drain()
     assert len(driver.told[high].ids) == 5
     assert [driver.told[handle].ids for handle in low] == [oracle(prompt(2000, seed=n), 30) for n in range(2)]
-    preemptions = [told.ended.counts.num_preemptions for told in map(driver.told.get, low) if told and told.ended]
-    assert preemptions == [0, 1]
+    ends = [driver.told[handle].ended for handle in low]
+    assert [end.counts.num_preemptions for end in ends if end] == [0, 1]
 
 
 def test_equal_classes_never_take_slots_from_each_other(make_driver: MakeDriver) -> None:
@@ -299,7 +299,12 @@ def test_block_shortage_preempts_the_youngest_of_the_lowest_class_and_loses_no_t
             if n not in handles:
                 known = [*ids, *outputs[n]]
                 handles[n] = driver.admit(
-                    known, 150, num_prompt_tokens=40, request_id=f"q{n}", attempt=(1, attempt), priority=priority
+                    known,
+                    150,
+                    num_prompt_tokens=40,
+                    request_id=f"q{n}",
+                    attempt=(1, attempt),
+                    priority=priority,
                 )
                 attempt += 1
         driver.step()
@@ -363,7 +368,9 @@ def test_members_of_a_batch_start_together_or_after_five_milliseconds(make_drive
     assert driver.step()
 
 
-def test_an_empty_engine_admits_up_to_the_pool_and_a_busy_one_keeps_its_reserve(make_driver: MakeDriver) -> None:
+def test_an_empty_engine_admits_up_to_the_pool_and_a_busy_one_keeps_its_reserve(
+    make_driver: MakeDriver,
+) -> None:
     driver = make_driver(num_blocks=65)
     whole = driver.admit(prompt(1000), 24)
     assert driver.told[whole].refused is None
@@ -390,11 +397,10 @@ def test_a_step_that_raises_returns_all_its_rows_and_suspects_then_run_alone(
         returned = driver.told[handle].returned
         assert returned is not None and returned.reason is ReturnReason.SUSPECT
     known = {handle: driver.told[handle].ids for handle in (bad, *good)}
-    bad2 = driver.admit([*prompt(20), *known[bad]], 10, num_prompt_tokens=20, request_id="bad", attempt=(1, 2))
+    again = {"num_prompt_tokens": 20, "attempt": (1, 2)}
+    bad2 = driver.admit([*prompt(20), *known[bad]], 10, request_id="bad", **again)
     good2 = [
-        driver.admit(
-            [*prompt(20, seed=n), *known[handle]], 10, num_prompt_tokens=20, request_id=f"good{n}", attempt=(1, 2)
-        )
+        driver.admit([*prompt(20, seed=n), *known[handle]], 10, request_id=f"good{n}", **again)
         for n, handle in zip((1, 2), good, strict=True)
     ]
     driver.drain()
@@ -432,7 +438,9 @@ def test_blocks_return_to_the_start_after_many_requests(make_driver: MakeDriver)
     assert pool.num_used == 0 and pool.num_free + pool.num_cached == pool.num_total
 
 
-def test_counts_stay_true_under_preemption_with_several_choices(make_driver: MakeDriver, oracle: Oracle) -> None:
+def test_counts_stay_true_under_preemption_with_several_choices(
+    make_driver: MakeDriver, oracle: Oracle
+) -> None:
     driver = make_driver(num_blocks=45)
     for round_number in range(3):
         handles = [
