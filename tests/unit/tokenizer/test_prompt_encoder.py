@@ -9,11 +9,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from services.contract.errors import MeshError, Reason
+from services.tokenizer.plans import Plans
 from services.tokenizer.prompt import Turn, check_turns, parse_messages
 from services.tokenizer.prompt_encoder import EncodedPrompt, Limit, check_tail
 from services.tokenizer.truncation import Side
 from services.tokenizer.vocabulary import RunText, Vocabulary
-from tests.support.tokenizer_families import CHATML, TRIMMING, ZEPHYR, Pipeline, talk
+from tests.support.tokenizer_families import CHATML, MARK, TRIMMING, ZEPHYR, Pipeline, talk
 from tests.unit.tokenizer.conftest import OpenPipeline
 
 NO_LIMIT = Limit(100_000, Side.NONE)
@@ -300,14 +301,16 @@ async def test_caches_answer_the_same_and_count(pipeline: OpenPipeline) -> None:
         assert (text.num_cached, again.num_cached) == (0, len(again.ids))
 
 
-async def test_a_dated_template_is_never_answered_from_the_exact_cache(pipeline: OpenPipeline) -> None:
-    dated = CHATML.replace("Be kind.", "{}").replace(
-        "'<|im_start|>system\n{}", "'<|im_start|>system\n' + strftime_now('%H%M%S%f') + '"
-    )
+async def test_a_dated_template_is_asked_again_every_time(pipeline: OpenPipeline) -> None:
+    dated = CHATML.replace("{% for", "{{ strftime_now('%H%M%S%f') }}{% for", 1)
     async with pipeline("byte-level", template=dated) as opened:
-        first = await opened.encoder.encode_conversation(talk(("user", "a")), NO_LIMIT)
-        second = await opened.encoder.encode_conversation(talk(("user", "a")), NO_LIMIT)
+        turn = talk(("user", "a"))
+        first = await opened.encoder.encode_conversation(turn, NO_LIMIT)
+        second = await opened.encoder.encode_conversation(turn, NO_LIMIT)
         assert list(first.ids) != list(second.ids)
+        plans = Plans(opened.vocabulary, opened.worker, MARK)
+        earlier, later = await plans.plan(turn), await plans.plan(turn)
+        assert earlier is not None and later is not None and earlier.parts != later.parts
 
 
 async def test_many_callers_at_once_get_what_one_would(pipeline: OpenPipeline) -> None:
