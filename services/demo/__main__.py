@@ -21,6 +21,7 @@ from pagemesh.printing import receipt_table
 from services.contract.model_folder import ModelFolderError, resolve_model
 from services.demo.span_receiver import ReceivedSpan, SpanReceiver
 from services.demo.span_tree import draw, roots_of, services_of
+from services.supervisor.cores import thread_share
 from services.supervisor.plan import MeshShape, ProcessSpec, plan
 from services.supervisor.ports import free_ports
 from services.supervisor.supervisor import StartError, Supervisor
@@ -58,7 +59,7 @@ def main() -> int:
 
 def _run(console: Console, receiver: SpanReceiver, model: str) -> None:
     specs = _specs(model, receiver.address)
-    supervisor = Supervisor(specs, lambda name, line: None)
+    supervisor = Supervisor(specs, lambda name, line: None, thread_share(NUM_ENGINES))
     begin_s = time.monotonic()
     try:
         supervisor.start()

@@ -1,6 +1,5 @@
 """`pagemesh up`: the mesh in the foreground until Ctrl-C."""
 
-import os
 import signal
 import threading
 import time
@@ -9,6 +8,7 @@ from types import FrameType
 
 from services.contract.model_folder import ModelFolderError, resolve_model
 from services.supervisor.console import Console, banner
+from services.supervisor.cores import thread_share
 from services.supervisor.plan import BASE_PORT, MeshShape, documented_ports, plan
 from services.supervisor.supervisor import StartError, Supervisor
 
@@ -39,7 +39,7 @@ def up(options: UpOptions) -> int:
         return 1
     shape = _shape(options, str(folder.resolve()))
     supervisor = Supervisor(
-        plan(shape, documented_ports(shape, options.base_port)), console.write, _thread_share(options.engines)
+        plan(shape, documented_ports(shape, options.base_port)), console.write, thread_share(options.engines)
     )
     code = _run(supervisor, console, signals)
     killed = supervisor.stop(options.drain_s, lambda: signals.count > 1)
@@ -76,13 +76,6 @@ def _shape(options: UpOptions, model: str) -> MeshShape:
             "engine": {"model": model, "executor": options.executor},
         },
     )
-
-
-def _thread_share(num_engines: int) -> dict[str, str]:
-    """Engines that share a machine share its cores, unless the caller has divided them."""
-    if "OMP_NUM_THREADS" in os.environ:
-        return {}
-    return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // max(1, num_engines)))}
 
 
 class _Signals:
