@@ -6,7 +6,7 @@ import os
 def thread_share(num_engines: int) -> dict[str, str]:
     """Environment that gives each engine its part, unless the caller has divided the cores.
 
-    Two engines with a thread per core each wait for each other at every barrier: many times slower, not a little.
+    Two engines with a thread per core each wait for each other at every barrier: many times slower.
     """
     if "OMP_NUM_THREADS" in os.environ:
         return {}
