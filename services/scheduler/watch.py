@@ -23,7 +23,7 @@ Dial = Callable[[str], grpc.aio.Channel]
 LookUp = Callable[[str], Awaitable[list[str] | None]]
 """Target -> all host:port that it stands for, None if the look-up failed."""
 
-SECOND_WAY_S = 5.0
+SECOND_WAY_S = 30.0
 """Between tries of an address whose engine is watched under another."""
 
 logger = logging.getLogger(__name__)
@@ -62,22 +62,22 @@ class EngineWatch:
             ) as stream:
                 first = await anext(stream, None)
                 if first is None:
-                    self._say_away(str(stream.reason))
+                    self._say("engine not reached", str(stream.reason))
                     return None
                 return await self._meet(stream, first)
 
-    def _say_away(self, cause: str) -> None:
+    def _say(self, what: str, cause: str) -> None:
         """Once per outage, not once per try."""
         if not self._is_said:
-            logger.warning("engine not reached", extra={"address": self._address, "cause": cause})
+            logger.warning(what, extra={"address": self._address, "cause": cause})
             self._is_said = True
 
     async def _meet(self, stream: EngineEnd, first: engine_pb2.WatchResponse) -> float | None:
         try:
             facts = messages.to_facts(first.hello, self._address)
         except MeshError as error:
-            logger.warning("engine's hello refused", extra={"address": self._address, "cause": error.message})
-            return SECOND_WAY_S
+            self._say("engine's hello refused", error.message)
+            return None
         if self._board.core.is_watched(facts.boot_id):
             return SECOND_WAY_S
         await self._follow(facts, stream, first)
@@ -127,12 +127,17 @@ class EngineWatches:
     async def run(self, every_s: float) -> None:
         """Looks names up until it is cancelled."""
         while True:
-            found = await asyncio.gather(*(self._look_up(target) for target in self._targets))
-            if all(addresses is not None for addresses in found):
-                self._drop_others({address for addresses in found if addresses for address in addresses})
-            for address in (address for addresses in found if addresses for address in addresses):
-                self._start(address)
+            await self.look_up_once()
             await asyncio.sleep(every_s)
+
+    async def look_up_once(self) -> None:
+        """Starts a watch for what is new. A failed look-up says nothing about what is gone."""
+        found = await asyncio.gather(*(self._look_up(target) for target in self._targets))
+        addresses = {address for each in found if each is not None for address in each}
+        if None not in found:
+            self._drop_others(addresses)
+        for address in sorted(addresses):
+            self._start(address)
 
     def _start(self, address: str) -> None:
         if address not in self._watches:

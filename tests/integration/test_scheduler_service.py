@@ -14,7 +14,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from pagemesh.v1 import engine_pb2, engine_pb2_grpc, generation_pb2, scheduler_pb2, scheduler_pb2_grpc
-from services.chassis.stream import MessageStream
+from services.chassis.stream import DEFAULT_TIMING, MessageStream, StreamTiming
 
 ROOT = Path(__file__).parents[2]
 MODEL = "smollm2"
@@ -58,13 +58,14 @@ class PlayedEngine(engine_pb2_grpc.EngineServiceServicer):
         self.waiting: list[dict[int, tuple[int, int]]] = []
         self.streams: list[WatchEnd] = []
         self.first_room = 0
+        self.timing = DEFAULT_TIMING
         self._port = port
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> None:
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         engine_pb2_grpc.add_EngineServiceServicer_to_server(self, self._server)
-        self._server.add_insecure_port(f"127.0.0.1:{self._port}")
+        self._server.add_insecure_port(f"0.0.0.0:{self._port}")
         await self._server.start()
 
     async def stop(self) -> None:
@@ -74,10 +75,10 @@ class PlayedEngine(engine_pb2_grpc.EngineServiceServicer):
     async def Watch(self, request_iterator: AsyncIterator[Any], context: Any) -> None:  # type: ignore[override]
         hello = engine_pb2.WatchResponse(hello=self.info)
         async with MessageStream.over_context(
-            request_iterator, context, heartbeat=engine_pb2.WatchResponse(), hello=hello
+            request_iterator, context, heartbeat=engine_pb2.WatchResponse(), hello=hello, timing=self.timing
         ) as stream:
             self.streams.append(stream)
-            self.report(self.first_room)
+            self._report_to(stream, self.first_room)
             async for message in stream:
                 if message.has_waiting:
                     self.waiting.append(
@@ -85,11 +86,14 @@ class PlayedEngine(engine_pb2_grpc.EngineServiceServicer):
                     )
 
     def report(self, room: int, **fields: Any) -> None:
+        self._report_to(next(each for each in self.streams if each.is_open), room, **fields)
+
+    def _report_to(self, stream: WatchEnd, room: int, **fields: Any) -> None:
         rooms = [
             engine_pb2.ClassRoom(priority=each, num_sequences=room, num_tokens=4096) for each in (1, 2, 3)
         ]
         report = engine_pb2.EngineReport(room=rooms, num_running=1, **fields)
-        self.streams[-1].send(engine_pb2.WatchResponse(report=report))
+        stream.send(engine_pb2.WatchResponse(report=report))
 
     def name_tickets(self, room: int, *numbers: int) -> None:
         outcome = engine_pb2.TICKET_OUTCOME_ADMITTED
@@ -186,7 +190,8 @@ class Mesh:
     def __init__(self) -> None:
         self.ports = (free_port(), free_port())
         self.engines: list[PlayedEngine] = []
-        targets = ",".join(f"127.0.0.1:{port}" for port in self.ports)
+        hosts = ("127.0.0.1", "127.0.0.2")
+        targets = ",".join(f"{host}:{port}" for port in self.ports for host in hosts)
         self.metrics_port = free_port()
         self.scheduler = SchedulerProcess(
             *("--engines", targets, "--metrics-listen", f"127.0.0.1:{self.metrics_port}"),
@@ -239,6 +244,14 @@ async def test_a_request_is_placed_with_a_ticket_and_its_engines_address(mesh: M
     )
     tickets = [(each.scheduler_boot_id, each.engine_boot_id, each.batch_size) for each in placed.tickets]
     assert tickets == [(mesh.gateway.boot_id, "e0-boot", 2)] * 2
+
+
+async def test_an_engine_with_two_addresses_is_one_engine(mesh: Mesh) -> None:
+    engine = await mesh.engine(room=4)
+    await until(lambda: len(engine.streams) == 2 and sum(each.is_open for each in engine.streams) == 1)
+    assert mesh.gateway.models[-1][MODEL].num_engines == 1
+    mesh.gateway.enqueue(1)
+    await until(lambda: 1 in mesh.gateway.placed)
 
 
 async def test_waiting_work_is_reported_by_class_and_placed_when_there_is_room(mesh: Mesh) -> None:
@@ -321,9 +334,9 @@ async def test_deadlines_are_pruned_while_the_engine_is_busy(mesh: Mesh) -> None
     mesh.gateway.enqueue(1, time_left_us=1_000_000)
     mesh.gateway.enqueue(*range(2, 42), queue_time_left_us=500_000)
     await until(lambda: len(mesh.gateway.refused) == 40)
-    assert 0.45 < loop.time() - started < 0.75
+    assert 0.45 < loop.time() - started < 0.95
     await until(lambda: 1 in mesh.gateway.refused)
-    assert 0.95 < loop.time() - started < 1.25
+    assert 0.95 < loop.time() - started < 1.45
     assert mesh.gateway.refused[1].refusal == scheduler_pb2.PLACE_REFUSAL_DEADLINE
     assert mesh.gateway.refused[2].refusal == scheduler_pb2.PLACE_REFUSAL_QUEUE_WAIT
     engine.report(8)
@@ -376,11 +389,23 @@ async def test_a_dead_engine_gets_nothing_and_its_successor_is_found(mesh: Mesh)
     assert mesh.gateway.placed[1].queue_reason == "no_engine"
 
 
+async def test_a_frozen_engine_is_down_after_two_seconds_of_silence(mesh: Mesh) -> None:
+    engine = PlayedEngine("e0", "e0-boot", mesh.ports[0])
+    engine.timing = StreamTiming(heartbeat_s=60, silence_s=120)
+    mesh.engines.append(engine)
+    await engine.start()
+    await until(lambda: mesh.gateway.models[-1])
+    connected = asyncio.get_running_loop().time()
+    await until(lambda: not mesh.gateway.models[-1])
+    assert 1.5 < asyncio.get_running_loop().time() - connected < 3.5
+
+
 async def test_the_same_process_is_welcome_on_a_new_call(mesh: Mesh) -> None:
     engine = await mesh.engine(room=4)
     await until(lambda: mesh.gateway.models[-1])
-    engine.streams[-1].close()
-    await until(lambda: len(engine.streams) == 2)
+    calls = len(engine.streams)
+    next(each for each in engine.streams if each.is_open).close()
+    await until(lambda: len(engine.streams) > calls)
     mesh.gateway.enqueue(1)
     await until(lambda: 1 in mesh.gateway.placed)
 
