@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -96,11 +96,11 @@ async def run_through_kills(
     """Runs all jobs together, round after round, while engines are killed at seeded numbers of tokens."""
     dice = random.Random(seed)
     kills = Kills()
-    engines = [name for name in mesh.names if name.startswith("engine")]
     while kills.num_kills < num_kills:
         progress = Progress()
         streams = asyncio.gather(*(_run(client, job, {}, progress) for job in jobs))
-        killer = asyncio.create_task(_kill_on_the_way(mesh, engines, progress, kills, num_kills, dice))
+        points = (dice.randrange(1, 8 * NUM_OUTPUT_TOKENS) for _ in range(kills.num_kills, num_kills))
+        killer = asyncio.create_task(_kill_on_the_way(mesh, progress, kills, points))
         try:
             kills.answers.append(list(await streams))
         finally:
@@ -135,10 +135,12 @@ class Progress:
 
 
 async def _kill_on_the_way(
-    mesh: Mesh, engines: Sequence[str], progress: Progress, kills: Kills, num_kills: int, dice: random.Random
+    mesh: Mesh, progress: Progress, kills: Kills, gaps_in_tokens: Iterable[int]
 ) -> None:
-    while kills.num_kills < num_kills:
-        if not await progress.reach(progress.num_tokens + dice.randrange(1, 8 * NUM_OUTPUT_TOKENS)):
+    """Kills the engines in turn; the next one only when the last one serves again."""
+    engines = [name for name in mesh.names if name.startswith("engine")]
+    for gap in gaps_in_tokens:
+        if not await progress.reach(progress.num_tokens + gap):
             return
         victim = engines[kills.num_kills % len(engines)]
         mesh.kill(victim)
