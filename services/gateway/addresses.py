@@ -1,4 +1,4 @@
-"""Names of peers become addresses, again and again: each address found is kept by one task while it is found."""
+"""Names of peers become addresses, again and again; each address is kept by one task while it is found."""
 
 import asyncio
 import ipaddress

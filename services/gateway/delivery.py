@@ -1,6 +1,6 @@
 """Writes one request's events to its caller, one at a time, and notices a reader that takes nothing any more.
 
-Delivered is what the stream's write accepted. It knows the events' numbers and times, not where tokens come from.
+Delivered is what the stream's write accepted. It knows events' numbers and times, not where tokens come from.
 """
 
 import asyncio

@@ -31,9 +31,15 @@ class EncodedPrompt:
 
 
 async def encode_prompt(
-    mesh: Mesh, route: Route, spec: GenerationSpec, history: Sequence[int], traceparent: str
+    mesh: Mesh,
+    route: Route,
+    spec: GenerationSpec,
+    history: Sequence[int] = (),
+    *,
+    deadline_s: float | None,
+    traceparent: str,
 ) -> EncodedPrompt:
-    """Raises MeshError: TOO_LONG, TEMPLATE, INVALID_FIELD, UNAVAILABLE."""
+    """deadline_s is the caller's. Raises MeshError: TOO_LONG, TEMPLATE, INVALID_FIELD, UNAVAILABLE."""
     mode = _session_mode(route, spec)
     if spec.resume is not None:
         return EncodedPrompt(spec.resume.prompt_ids, 0, route.vocabulary, mode)
@@ -51,7 +57,7 @@ async def encode_prompt(
     elif is_truncated:
         truncate_request(request, spec, max_ids)
     metadata = ((TRACEPARENT, traceparent),)
-    encoded = await mesh.tokenizers.encode(route.model, request, mesh.settings.encode_wait_s, metadata)
+    encoded = await mesh.tokenizers.encode(route.model, request, mesh.encode_until_s(deadline_s), metadata)
     ids = (*kept_history, *encoded.ids)
     if not ids:
         raise invalid_field("prompt", "the prompt has no tokens")

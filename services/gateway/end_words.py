@@ -28,6 +28,16 @@ class EndFacts:
         return len(self.prompt.ids) if self.prompt is not None else 0
 
     @property
+    def engine_id(self) -> str:
+        """Of the engine that last computed for it."""
+        engine = self.life.account.engine if self.life is not None else None
+        return engine.engine_id if engine is not None else ""
+
+    def output_ids(self, choice: int) -> list[int]:
+        """Accepted ids of a choice."""
+        return self.life.choices[choice].output_ids if self.life is not None else []
+
+    @property
     def num_output_tokens(self) -> int:
         return sum(len(choice.output_ids) for choice in self.life.choices) if self.life is not None else 0
 

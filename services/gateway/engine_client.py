@@ -97,6 +97,7 @@ class EngineFleet:
 
     def __init__(
         self,
+        *,
         open_channel: Callable[[str], grpc.aio.Channel],
         hello: engine_pb2.RunHello,
         tasks: Tasks,

@@ -41,7 +41,7 @@ class HopClock:
         self._stage, self._since_s = stage, max(self._since_s, now)
 
     def split_prefill(self, prefill_s: float, now: float) -> None:
-        """Books the end of the open dispatch stage as prefill: the engine tells afterwards how long it computed."""
+        """Books the end of the open dispatch as prefill: the engine tells afterwards how long it computed."""
         if self._stage is not Stage.DISPATCH:
             return
         begin_s = max(self._since_s, now - prefill_s)
@@ -50,6 +50,10 @@ class HopClock:
     def add_detokenize(self, seconds: float) -> None:
         """Time inside decode that went into text."""
         self._detokenize_s += seconds
+
+    def closed_spent(self, stage: Stage) -> float:
+        """Seconds in a stage until it was last left."""
+        return self._spent[stage]
 
     def spent(self, now: float) -> dict[Stage, float]:
         """Seconds per stage until now; their sum is now minus arrival."""

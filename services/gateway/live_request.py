@@ -12,6 +12,7 @@ from math import inf
 from pagemesh.v1 import engine_pb2, scheduler_pb2
 from services.contract.errors import MeshError
 from services.gateway.engine_client import Admission, EngineFleet
+from services.gateway.observer import RequestObserver
 from services.gateway.outbox import Outbox
 from services.gateway.placement_client import PlacementClient, Waiting
 from services.gateway.request import RequestLife
@@ -42,14 +43,14 @@ class LiveRequest:
 
     def __init__(
         self,
+        *,
         life: RequestLife,
         terms: RequestTerms,
         outbox: Outbox,
         placement: PlacementClient,
         fleet: EngineFleet,
         trace: RequestTrace,
-        on_stale: Callable[[int], None],
-        on_running: Callable[[bool], None],
+        observer: RequestObserver,
     ) -> None:
         self.life = life
         self.outbox = outbox
@@ -61,8 +62,7 @@ class LiveRequest:
         self._placement = placement
         self._fleet = fleet
         self._trace = trace
-        self._on_stale = on_stale
-        self._on_running = on_running
+        self._observer = observer
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -72,7 +72,6 @@ class LiveRequest:
         self._waiting: dict[int, Waiting] = {}
         self._admitted_at: dict[tuple[int, int], str] = {}
         self._num_stale = 0
-        self._is_running = False
 
     async def wait_news(self) -> None:
         """Waits for something to write: an engine, tokens or the end."""
@@ -93,7 +92,6 @@ class LiveRequest:
         self._placement.unwatch(self)
         if self._timer is not None:
             self._timer.cancel()
-        self._set_running(False)
 
     # what schedulers say
 
@@ -116,7 +114,7 @@ class LiveRequest:
 
     def admitted(self, choice: int, attempt: int, engine: EngineFacts) -> None:
         self._carry_out(self.life.admitted(choice, attempt, engine, self._loop.time()))
-        self._set_running(True)
+        self._observer.running(True)
         if not self.has_engine:
             self.has_engine = True
             self._news.set()
@@ -144,7 +142,7 @@ class LiveRequest:
         now = self._loop.time()
         self._carry_out(self.life.tokens(choice, attempt, first_index, ids, logprobs, now=now))
         if self.life.account.num_stale != self._num_stale:
-            self._on_stale(self.life.account.num_stale - self._num_stale)
+            self._observer.stale(self.life.account.num_stale - self._num_stale)
             self._num_stale = self.life.account.num_stale
 
     def returned(self, choice: int, attempt: int, cause: ReturnCause, counts: Counts) -> None:
@@ -208,7 +206,7 @@ class LiveRequest:
         words = partial(self._enqueue_words, command, traceparent)
         waiting = Waiting(self, self._terms.model, command.place_id, words)
         self._waiting[command.place_id] = waiting
-        self._set_running(any(choice.is_out for choice in self.life.choices))
+        self._observer.running(any(choice.is_out for choice in self.life.choices))
         self._placement.enqueue(waiting)
 
     def _admit(self, command: Admit) -> None:
@@ -230,11 +228,6 @@ class LiveRequest:
 
     def _admit_words(self, command: Admit, traceparent: str, handle: int) -> engine_pb2.Admit:
         return self._terms.admit(command, handle, traceparent, self._loop.time())
-
-    def _set_running(self, is_running: bool) -> None:
-        if is_running != self._is_running:
-            self._is_running = is_running
-            self._on_running(is_running)
 
     def _set_timer(self, when_s: float) -> None:
         if self._timer is not None:

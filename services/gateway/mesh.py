@@ -1,4 +1,4 @@
-"""What all requests of one gateway share: its peers, sessions, instruments and secrets. Built by `wiring` only."""
+"""What all requests of one gateway share: peers, sessions, instruments and secrets. `wiring` builds it."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -88,6 +88,11 @@ class Mesh:
         if vocabulary is None:
             raise MeshError(Reason.UNKNOWN_MODEL, "no such model is served", field="model")
         return vocabulary
+
+    def encode_until_s(self, deadline_s: float | None) -> float:
+        """Until when a prompt may be encoded."""
+        until_s = self.clock() + self.settings.encode_wait_s
+        return until_s if deadline_s is None else min(until_s, deadline_s)
 
     def _start_wait_s(self) -> float:
         return max(0.0, self.ready_by_s - self.clock())

@@ -1,5 +1,8 @@
-"""The gateway's instruments. Definitions: TTFT is from the request fully received to the first token event written;
-ITL is between token events of one choice; outcomes are `ok`, `cancelled` or an error's reason."""
+"""The gateway's instruments.
+
+TTFT is from the request fully received to the first token event written, ITL between token events of one
+choice; outcomes are `ok`, `cancelled` or an error's reason.
+"""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 

@@ -1,6 +1,6 @@
 """Place streams, one per scheduler: work that waits for a ticket, and what the fleet offers per model.
 
-It chooses a scheduler for each enqueue and hands the answers to their owners; it decides nothing about requests.
+It chooses a scheduler for each enqueue and hands answers to their owners; it decides nothing about requests.
 """
 
 import asyncio
@@ -157,7 +157,7 @@ class PlacementClient:
         self._owners.pop(owner, None)
 
     def enqueue(self, waiting: Waiting) -> None:
-        """Sends it to the least loaded scheduler that knows engines of its model, or to the next that comes up."""
+        """Sends it to the least loaded scheduler that knows engines of its model, or to the next one up."""
         candidates = [link for link in self._links if link.is_up]
         if not candidates:
             self._homeless.append(waiting)

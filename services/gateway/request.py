@@ -1,6 +1,6 @@
-"""The life of one request: the gateway alone holds its tokens, every admit is a new attempt, it ends exactly once.
+"""The life of one request: the gateway alone holds its tokens, every admit is a new attempt, it ends once.
 
-A state machine: what happened and the time come in, commands come out. It knows no sockets, tasks or protobuf.
+A state machine: events and the time come in, commands come out. It knows no sockets, tasks or protobuf.
 """
 
 from collections.abc import Callable, Sequence
@@ -72,7 +72,7 @@ class RequestLife:
         self._placing = Placing(spec, self._limits)
 
     def start(self, now: float) -> list[Command]:
-        """Replays what the caller already has, then asks for a place for all choices that it does not finish."""
+        """Replays what the caller has, then asks for a place for all choices which that does not finish."""
         self._limits.start(now)
         for choice, known_ids in zip(self.choices, self._spec.known_output_ids, strict=True):
             choice.preferred_engine_id = self._spec.preferred_engine_id
@@ -145,7 +145,7 @@ class RequestLife:
         return self._after(now)
 
     def admit_unsent(self, index: int, gateway_attempt: int, is_reachable: bool, now: float) -> list[Command]:
-        """The admit could not be sent: no connection, or another process answers there. Its ticket goes back."""
+        """The admit was not sent: no connection, or another process answers there. Its ticket goes back."""
         choice = self._unsent(index, gateway_attempt)
         if choice is None:
             return self._take()

@@ -1,6 +1,6 @@
-"""The requests that run in this gateway, by tenant and request_id: a higher client_attempt takes over from a lower.
+"""The requests that run in this gateway: a higher client_attempt of a request takes over from a lower one.
 
-Ended ones that reached an engine are remembered for a minute, as engines do. It knows nothing else of a request.
+Ended ones that reached an engine are remembered for a minute, as engines do. It knows no more of a request.
 """
 
 from collections import OrderedDict

@@ -81,8 +81,9 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         self._authenticate(context)
         name, prompt = validate_count_tokens(request)
         vocabulary = await self._mesh.vocabulary(name)
+        until_s = self._mesh.encode_until_s(_caller(context, self._mesh.clock()).deadline_s)
         encoded = await self._mesh.tokenizers.encode(
-            vocabulary.info.model, encode_request(prompt), self._mesh.settings.encode_wait_s, _trace(context)
+            vocabulary.info.model, encode_request(prompt), until_s, _trace(context)
         )
         return gateway_pb2.CountTokensResponse(num_tokens=len(encoded.ids))
 
@@ -139,7 +140,8 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         route = await self._mesh.route(request.model)
         spec = validate_generate(request, route.vocab_size)
         traceparent = traceparent_in(context.invocation_metadata())
-        prompt = await encode_prompt(self._mesh, route, spec, (), traceparent)
+        deadline_s = _caller(context, self._mesh.clock()).deadline_s
+        prompt = await encode_prompt(self._mesh, route, spec, deadline_s=deadline_s, traceparent=traceparent)
         max_tokens = check_limits(spec, len(prompt.ids), route.limits, self._mesh.settings.default_max_tokens)
         salt = cache_salt(self._mesh.deployment_key, tenant, spec.cache_scope)
         enqueue = scheduler_pb2.Enqueue(

@@ -1,4 +1,4 @@
-"""Calls to tokenizers: round robin, elsewhere when one fails, and their definition, which the gateway decodes with.
+"""Calls to tokenizers: round robin, elsewhere when one fails; and their definition, to decode with.
 
 It knows no requests or sessions; an encode may be repeated freely, since nothing depends on it yet.
 """
@@ -114,18 +114,21 @@ class TokenizerPool:
             return
 
     async def encode(
-        self, model: str, request: tokenizer_pb2.EncodeRequest, wait_s: float, metadata: Metadata
+        self, model: str, request: tokenizer_pb2.EncodeRequest, give_up_s: float, metadata: Metadata
     ) -> Encoded:
-        """Encodes with any of the model's tokenizers. Raises the tokenizer's MeshError, or UNAVAILABLE."""
+        """Encodes with any of the model's tokenizers until give_up_s, on the loop's clock.
+
+        Raises the tokenizer's MeshError, or UNAVAILABLE.
+        """
         loop = asyncio.get_running_loop()
-        give_up_s = loop.time() + wait_s
         tried: list[Endpoint] = []
         for _ in range(MAX_TRIES):
             endpoint = await self._wait_endpoint(model, give_up_s - loop.time(), tried)
             if endpoint is None or endpoint.vocabulary is None:
                 break
             try:
-                return await _encode(endpoint, endpoint.vocabulary, request, metadata)
+                left_s = give_up_s - loop.time()
+                return await _encode(endpoint, endpoint.vocabulary, request, left_s, metadata)
             except MeshError as error:
                 if error.reason not in _RETRIED:
                     raise
@@ -198,9 +201,13 @@ class TokenizerPool:
 
 
 async def _encode(
-    endpoint: Endpoint, vocabulary: Vocabulary, request: tokenizer_pb2.EncodeRequest, metadata: Metadata
+    endpoint: Endpoint,
+    vocabulary: Vocabulary,
+    request: tokenizer_pb2.EncodeRequest,
+    left_s: float,
+    metadata: Metadata,
 ) -> Encoded:
-    timeout_s = ENCODE_BASE_S + ENCODE_S_PER_MIB * request.ByteSize() / 2**20
+    timeout_s = min(left_s, ENCODE_BASE_S + ENCODE_S_PER_MIB * request.ByteSize() / 2**20)
     try:
         response = await endpoint.stub.Encode(request, timeout=timeout_s, metadata=metadata)
     except grpc.aio.AioRpcError as error:

@@ -52,7 +52,12 @@ async def run_gateway(settings: GatewaySettings) -> int:
     telemetry = start_telemetry(SERVICE_NAME, settings)
     tasks = Tasks()
     mesh = _build_mesh(
-        settings, identities, deployment_key, GatewayMetrics(registry), tasks, telemetry.tracer
+        settings=settings,
+        identities=identities,
+        deployment_key=deployment_key,
+        metrics=GatewayMetrics(registry),
+        tasks=tasks,
+        tracer=telemetry.tracer,
     )
     server = Server(settings, SERVICE_NAME, telemetry)
     servicer = GatewayServicer(mesh)
@@ -70,6 +75,7 @@ async def run_gateway(settings: GatewaySettings) -> int:
 
 
 def _build_mesh(
+    *,
     settings: GatewaySettings,
     identities: Identities,
     deployment_key: bytes,
@@ -85,7 +91,12 @@ def _build_mesh(
         placement.report_reach(engine_id, engine_boot_id, is_reachable)
 
     fleet = EngineFleet(
-        _channel_opener(settings), run_hello, tasks, rng, report_reach, metrics.stale_tokens.inc
+        open_channel=_channel_opener(settings),
+        hello=run_hello,
+        tasks=tasks,
+        rng=rng,
+        on_reach=report_reach,
+        on_unknown_tokens=metrics.stale_tokens.inc,
     )
     placement = PlacementClient(place_hello, fleet.unreachable, clock, settings.start_wait_s)
     store = MemoryStore(

@@ -27,7 +27,14 @@ SCRIPT = {
     ]
 }
 SMALL_WINDOW = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 16_384))
-SETTINGS = {"gateway": {"stall_timeout_s": 1.5, "deployment_key": "test", "unserved_limit_s": 5}}
+SETTINGS = {
+    "gateway": {
+        "stall_timeout_s": 1.5,
+        "deployment_key": "test",
+        "unserved_limit_s": 5,
+        "encode_wait_s": 60,
+    }
+}
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -57,7 +64,9 @@ class Gateway:
         return self.stub.Generate(ask(**fields), timeout=timeout)
 
 
-def ask(prompt: list[int] = PROMPT, max_tokens: int = len(ANSWER), **fields: Any) -> gateway_pb2.GenerateRequest:
+def ask(
+    prompt: list[int] = PROMPT, max_tokens: int = len(ANSWER), **fields: Any
+) -> gateway_pb2.GenerateRequest:
     request = gateway_pb2.GenerateRequest(
         ids=gateway_pb2.TokenIds(ids=prompt), max_tokens=max_tokens, **fields
     )
@@ -157,8 +166,7 @@ async def test_streams_move_when_their_engine_is_killed(mesh: Mesh) -> None:
         calls = [gateway.generate() for _ in range(6)]
         streams = [await read(call, 10) for call in calls]
         await asyncio.to_thread(mesh.kill, "engine-0")
-        for stream, call in zip(streams, calls, strict=True):
-            stream += await rest(call)
+        streams = [head + await rest(call) for head, call in zip(streams, calls, strict=True)]
         for stream in streams:
             check_stream(stream)
             assert ids_of(stream) == ANSWER and text_of(stream) == text_of(undisturbed)
@@ -176,8 +184,7 @@ async def test_a_frozen_engine_is_left_within_the_silence_and_welcome_when_it_th
         mesh.freeze("engine-1")
         try:
             began_s = time.monotonic()
-            for stream, call in zip(streams, calls, strict=True):
-                stream += await rest(call)
+            streams = [head + await rest(call) for head, call in zip(streams, calls, strict=True)]
             assert time.monotonic() - began_s < 6
         finally:
             mesh.thaw("engine-1")
@@ -310,7 +317,10 @@ async def test_a_session_grows_by_turns_and_a_cancelled_turn_keeps_what_was_deli
         complete = check_stream(first)
         assert complete.session_version == 1 and complete.receipt.history_saved
         call = gateway.stub.Generate(turn(max_tokens=30_000), timeout=30)
-        assert isinstance(await call.read(), Event) and isinstance(await call.read(), Event)
+        started, *_ = await read(call, 3)
+        second = started.started.num_prompt_tokens
+        num_new = second - first[-1].complete.usage.total_tokens
+        assert started.started.session_version == 1 and num_new > 0
         busy, _ = await failure(gateway.stub.Generate(turn(max_tokens=1), timeout=30))
         assert busy is Reason.TURN_RUNNING
         call.cancel()
@@ -318,8 +328,7 @@ async def test_a_session_grows_by_turns_and_a_cancelled_turn_keeps_what_was_deli
         third = await rest(gateway.stub.Generate(turn(max_tokens=7), timeout=30))
         complete = check_stream(third)
         assert complete.session_version == 3
-        history = complete.usage.prompt_tokens
-        assert history > 2 * first[-1].complete.usage.prompt_tokens + 7
+        assert complete.usage.prompt_tokens >= second + 2 + num_new
         await gateway.stub.ReleaseSession(
             gateway_pb2.ReleaseSessionRequest(session_id=opened.session_id, user_id="ann")
         )
@@ -365,5 +374,3 @@ def _has_engines(mesh: Mesh) -> bool:
     with grpc.insecure_channel(mesh.gateways[0]) as channel:
         models = gateway_pb2_grpc.GatewayServiceStub(channel).ListModels(gateway_pb2.ListModelsRequest())
     return any(model.num_engines == 2 for model in models.models)
-
-

@@ -1,4 +1,4 @@
-"""The life of one request: fencing, moves, crash cap, resume, several choices, limits, withdrawals, the one end."""
+"""The life of one request: fencing, moves, crash cap, resume, choices, limits, withdrawals, the one end."""
 
 import json
 import string
@@ -55,8 +55,8 @@ SPEC = RequestSpec(0, len(PROMPT), len(ANSWER), ((),))
 COUNTS = Counts(num_cached=0, num_computed=5, num_recomputed=0, num_preemptions=0)
 
 
-def engine(name: str, boot: str = "1", fingerprint: str = "f", tier: Tier = Tier.BIT_IDENTICAL) -> EngineFacts:
-    return EngineFacts(name, f"{name}-{boot}", fingerprint, "revision", tier)
+def engine(name: str, boot: str = "1", fingerprint: str = "f") -> EngineFacts:
+    return EngineFacts(name, f"{name}-{boot}", fingerprint, "revision", Tier.BIT_IDENTICAL)
 
 
 A, B = engine("a"), engine("b")
