@@ -42,15 +42,15 @@ def fetch_default_model(report: Report = report_to_stderr) -> Path:
     Raises ModelFolderError.
     """
     folder = default_model_folder()
-    if _is_whole(folder):
-        return folder
     try:
+        if _is_whole(folder):
+            return folder
         with _locked(folder):
             if not _is_whole(folder):  # another process may have made it meanwhile
                 _make(folder, report)
     except OSError as error:
         remedy = "set PAGEMESH_CACHE to a folder with 500 MB of room"
-        raise ModelFolderError(folder, f"cannot be written ({error})", remedy) from error
+        raise ModelFolderError(folder, f"cannot be made ({error})", remedy) from error
     return folder
 
 
