@@ -258,18 +258,11 @@ def ends(*flags: str) -> tuple[int, str, float]:
 
 
 def copy_of(folder: Path, target: Path) -> Path:
-    """The folder with its weights linked."""
-    target.mkdir()
-    for file in folder.iterdir():
-        if file.suffix == ".safetensors":
-            os.link(file, target / file.name) if _same_disk(file, target) else shutil.copy(file, target)
-        else:
-            shutil.copy(file, target)
+    """The folder with weights of one number, which are hashed in no time."""
+    shutil.copytree(folder, target, ignore=shutil.ignore_patterns("*.safetensors"))
+    header = b'{"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}'
+    (target / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
     return target
-
-
-def _same_disk(first: Path, second: Path) -> bool:
-    return first.stat().st_dev == second.stat().st_dev
 
 
 def test_bad_model_folders_end_the_process_with_one_line(folder: Path, tmp_path: Path) -> None:
