@@ -112,7 +112,8 @@ def placed_arrivals(world: World, count: int) -> list[float]:
 
 def dispatches(world: World, count: int) -> list[float]:
     """Reports of room for one: the next queued request is placed; another takes its place in the queue."""
-    times, unnamed = [], dict.fromkeys(world.boots, ())
+    times: list[float] = []
+    unnamed: dict[str, tuple[int, ...]] = dict.fromkeys(world.boots, ())
     for index in range(count):
         boot_id = world.boots[index % len(world.boots)]
         report = _report(1, unnamed[boot_id])

@@ -34,6 +34,8 @@ class Rate:
         return self._weight / (TIME_CONSTANT_S * (1.0 - math.exp(-age_s / TIME_CONSTANT_S)))
 
     def _decay(self, now: float) -> None:
+        if now == self._updated_at:
+            return
         self._weight *= math.exp(-(now - self._updated_at) / TIME_CONSTANT_S)
         self._updated_at = now
 

@@ -74,6 +74,15 @@ class Credit:
         left = self._room_tokens[priority] - self._spent_tokens[priority]
         return left if left > 0 else 0
 
+    def open_classes(self, is_idle: bool) -> tuple[bool, ...]:
+        """By class in order: is there credit for a sequence, and for an id unless the engine is idle?"""
+        return tuple(
+            [
+                self.usable_sequences(each) > 0 and (is_idle or self.usable_tokens(each) > 0)
+                for each in CLASSES
+            ]
+        )
+
     def issue(self, ticket: IssuedTicket) -> None:
         """Spends credit until the ticket is released."""
         assert ticket.number not in self._tickets, ticket

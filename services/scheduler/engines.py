@@ -67,6 +67,8 @@ class Engine:
     """Entry whose room gathers here."""
     hold_from: Priority | None = None
     """The classes from this one down are shut out meanwhile."""
+    is_open: tuple[bool, ...] = NOT_OPEN
+    """By class, as its fleet has it."""
     load_key: tuple[float, int, str] | None = None
     """Its place in the order of load, if it is in it."""
 
@@ -126,16 +128,10 @@ class Engine:
         """By class in order: would a small request have credit?"""
         if not self.is_live:
             return NOT_OPEN
-        shut_from = CLASSES[-1] + 1 if self.hold_from is None else self.hold_from
-        credit, is_idle = self.credit, self.is_idle
-        return tuple(
-            [
-                priority < shut_from
-                and credit.usable_sequences(priority) > 0
-                and (is_idle or credit.usable_tokens(priority) > 0)
-                for priority in CLASSES
-            ]
-        )
+        is_open = self.credit.open_classes(self.is_idle)
+        if self.hold_from is None:
+            return is_open
+        return tuple(each and CLASSES[index] < self.hold_from for index, each in enumerate(is_open))
 
 
 def is_reachable(engine: Engine, unreachable: Mapping[str, str]) -> bool:

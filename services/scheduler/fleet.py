@@ -63,11 +63,11 @@ class ModelFleet:
             self._reorder(engine)
         else:
             self._remove(engine)
-        for priority, is_open in zip(CLASSES, engine.open_classes(), strict=True):
-            if is_open:
-                self.open[priority].add(boot_id)
-            else:
-                self.open[priority].discard(boot_id)
+        is_open = engine.open_classes()
+        if is_open != engine.is_open:
+            engine.is_open = is_open
+            for priority, is_in in zip(CLASSES, is_open, strict=True):
+                (self.open[priority].add if is_in else self.open[priority].discard)(boot_id)
 
     def release_holds(self) -> None:
         """Opens what was held for someone."""
@@ -192,15 +192,14 @@ class Fleet:
 
     def refresh(self, engine: Engine) -> None:
         """Reorders an engine after a change of its state."""
-        model = engine.facts.model
+        model, was_live = engine.facts.model, engine.load_key is not None
         fleet = self._models.get(model)
         if fleet is None:
             fleet = self._models[model] = ModelFleet()
-        num_live = len(fleet)
         fleet.refresh(engine)
-        if len(fleet) != num_live:
+        if was_live != engine.is_live:
             self.version += 1
-        if not len(fleet):
+        if not engine.is_live and not len(fleet):
             del self._models[model]
 
     def models(self) -> tuple[ModelFacts, ...]:

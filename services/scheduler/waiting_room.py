@@ -40,7 +40,7 @@ class WaitingRoom:
         self._queues: dict[str, ModelQueue] = {}
         self.backlog = Backlog(limits.max_queued_sequences, limits.max_queued_tokens)
         self.touched: set[str] = set()
-        """Models whose queue changed since the owner cleared this."""
+        """Models whose waiting work changed since the owner cleared this."""
         self.stirred: set[str] = set()
         """Models whose queue may have someone to place now."""
 
@@ -65,8 +65,7 @@ class WaitingRoom:
         return (entry for stream in self._streams.values() for entry in stream.waiting.values())
 
     def queue(self, model: str) -> ModelQueue:
-        """A model's queue, for a change."""
-        self.touched.add(model)
+        """A model's queue."""
         if model not in self._queues:
             self._queues[model] = ModelQueue(self._limits.lower_class_every)
         return self._queues[model]
@@ -123,6 +122,7 @@ class WaitingRoom:
         if entry.state is not EntryState.NEW:
             self._leave_line(entry)
             del self._streams[entry.stream_id].waiting[entry.request.handle]
+            self.touched.add(entry.request.model)
             del self.queue(entry.request.model).entries[entry.number]
             self.backlog.remove(entry.request)
             for timer in entry.timers:
@@ -133,6 +133,7 @@ class WaitingRoom:
     def review_model(self, model: str, now: float) -> None:
         """The fleet changed: who has a home now lines up, who has none any more stands aside."""
         if (queue := self._queues.get(model)) is not None:
+            self.touched.add(model)
             self._review(queue.entries.values(), now)
 
     def _review(self, entries: Iterable[Entry], now: float) -> None:
@@ -154,6 +155,7 @@ class WaitingRoom:
             entry.reason = QueueReason.NO_ROOM
         self._stop_home_timer(entry)
         entry.state = EntryState.WAITING
+        self.touched.add(entry.request.model)
         self.queue(entry.request.model)[entry.request.priority].push(entry)
 
     def _park(self, entry: Entry, now: float) -> None:
@@ -165,6 +167,7 @@ class WaitingRoom:
         if entry.hold is not None:
             self._fleet.of(entry.request.model).release_hold(entry.hold)
             self.stirred.add(entry.request.model)
+        self.touched.add(entry.request.model)
         if entry.line_number:
             self.queue(entry.request.model)[entry.request.priority].remove(entry)
 
