@@ -142,6 +142,9 @@ class EngineFleet:
         channel = self._open_channel(link.address)
         try:
             await link.keep(engine_pb2_grpc.EngineServiceStub(channel))
+            if link.unreachable is not None:
+                # No longer judged: whoever places there again makes this gateway dial again.
+                self._on_reach(*link.unreachable, True)
         finally:
             self._links.pop(link.address, None)
             await channel.close()
@@ -323,7 +326,7 @@ class EngineLink:
             if admission is None:
                 self._on_unknown_tokens(num_ids)
             else:
-                row_logprobs = logprobs[begin:end] if logprobs is not None else None
+                row_logprobs = _asked(logprobs[begin:end]) if logprobs is not None else None
                 admission.owner.tokens(admission.choice, attempt, first_index, ids[begin:end], row_logprobs)
             begin = end
 
@@ -376,6 +379,11 @@ def _counts(counts: engine_pb2.Counts) -> Counts:
         num_recomputed=counts.num_recomputed_tokens,
         num_preemptions=counts.num_preemptions,
     )
+
+
+def _asked(columns: list[ChoiceLogprobs]) -> list[ChoiceLogprobs] | None:
+    """None for a row that shares a step with one that asked for log-probabilities, but did not."""
+    return columns if any(column.ids for column in columns) else None
 
 
 def _logprobs(step: engine_pb2.Step) -> list[ChoiceLogprobs]:

@@ -23,6 +23,7 @@ class Limits:
         self._started_s = 0.0
         self._first_admitted_s: float | None = None
         self._unserved_since_s: float | None = None
+        self._waiting_since_s: float | None = None
 
     def start(self, now: float) -> None:
         """Queueing begins."""
@@ -44,6 +45,13 @@ class Limits:
         elif self._unserved_since_s is None:
             self._unserved_since_s = now
 
+    def waiting(self, is_waiting: bool, now: float) -> None:
+        """Whether a choice needs a place."""
+        if not is_waiting:
+            self._waiting_since_s = None
+        elif self._waiting_since_s is None:
+            self._waiting_since_s = now
+
     def queue_limit_s(self) -> float | None:
         """Until when it may queue; None once it was admitted, or without such a limit."""
         if self._spec.max_queue_wait_s is None or self._first_admitted_s is not None:
@@ -56,28 +64,28 @@ class Limits:
             return inf
         return self._first_admitted_s + self._spec.max_run_time_s
 
-    def next_s(self, is_waiting: bool, is_unfinished: bool) -> float:
+    def next_s(self, is_unfinished: bool) -> float:
         """The nearest of all limits."""
         queue_limit_s = self.queue_limit_s()
         return min(
             self._deadline_s,
             inf if queue_limit_s is None else queue_limit_s,
             self.run_limit_s() if is_unfinished else inf,
-            self._unserved_limit_s(is_waiting),
+            self._unserved_limit_s(),
         )
 
-    def overdue(self, is_waiting: bool, now: float) -> MeshError | None:
+    def overdue(self, now: float) -> MeshError | None:
         """The error of the limit that has passed. A passed run time is none: it is an end."""
         if now >= self._deadline_s:
             return deadline_passed()
         queue_limit_s = self.queue_limit_s()
         if queue_limit_s is not None and now >= queue_limit_s:
             return MeshError(Reason.QUEUE_WAIT, f"queued for more than {self._spec.max_queue_wait_s:g} s")
-        if now >= self._unserved_limit_s(is_waiting):
+        if now >= self._unserved_limit_s():
             return unavailable(f"no engine could be asked for {self._spec.unserved_limit_s:g} s")
         return None
 
-    def _unserved_limit_s(self, is_waiting: bool) -> float:
-        if self._unserved_since_s is None or not is_waiting:
+    def _unserved_limit_s(self) -> float:
+        if self._unserved_since_s is None or self._waiting_since_s is None:
             return inf
-        return self._unserved_since_s + self._spec.unserved_limit_s
+        return max(self._unserved_since_s, self._waiting_since_s) + self._spec.unserved_limit_s

@@ -277,7 +277,7 @@ class RequestLife:
         """Does what is due by now."""
         if self.is_ended:
             return self._take()
-        error = self._limits.overdue(self._is_waiting(), now)
+        error = self._limits.overdue(now)
         if error is not None:
             return self._fail(error, now)
         if now >= self._limits.run_limit_s():
@@ -435,6 +435,7 @@ class RequestLife:
     def _after_change(self, now: float) -> None:
         """What follows from any change of phase: the stage of the clock, the end, the next timer."""
         self.hops.enter(self._stage(), now)
+        self._limits.waiting(any(choice.phase in _WAITING for choice in self.choices), now)
         if not self.is_ended and all(choice.phase is Phase.DONE for choice in self.choices):
             self._complete()
         self.timer_s = inf if self.is_ended else self._next_timer_s()
@@ -450,11 +451,8 @@ class RequestLife:
     def _next_timer_s(self) -> float:
         settle_s = (choice.settle_s for choice in self.choices if choice.phase is Phase.CLOSING)
         is_unfinished = any(choice.finish is None for choice in self.choices)
-        limit_s = self._limits.next_s(self._is_waiting(), is_unfinished)
+        limit_s = self._limits.next_s(is_unfinished)
         return min(limit_s, self._placing.next_s(), min(settle_s, default=inf))
-
-    def _is_waiting(self) -> bool:
-        return any(choice.phase in _WAITING for choice in self.choices)
 
     def _take(self) -> list[Command]:
         commands, self._commands = self._commands, []

@@ -20,10 +20,12 @@ ANSWER = [1000 + 7 * i for i in range(60)]
 LONG_PROMPT = [100, 200, 301]
 LONG_ANSWER = [1000 + i % 20_000 for i in range(60_000)]
 HUGE = 60_000
+SLOW_PROMPT = [100, 200, 302]
 SCRIPT = {
     "scripts": [
         {"prompt_ids": PROMPT, "output_ids": ANSWER, "step_ms": 10},
         {"prompt_ids": LONG_PROMPT, "output_ids": LONG_ANSWER, "ids_per_step": 50},
+        {"prompt_ids": SLOW_PROMPT, "output_ids": LONG_ANSWER, "step_ms": 20},
     ]
 }
 SMALL_WINDOW = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 16_384))
@@ -239,6 +241,19 @@ async def test_the_deadline_decides_at_the_gateway(mesh: Mesh) -> None:
     await idle(mesh)
 
 
+async def test_logprobs_come_only_to_who_asked(mesh: Mesh) -> None:
+    async with Gateway(mesh.gateways[0]) as gateway:
+        request = ask([8, 8, 9], 8)
+        request.sampling.logprobs = 2
+        asked, plain = await asyncio.gather(
+            rest(gateway.stub.Generate(request, timeout=30)), rest(gateway.generate(max_tokens=20))
+        )
+    columns = [column for event in asked for column in event.token.logprobs]
+    assert [column.chosen.token_id for column in columns] == ids_of(asked)
+    assert all(len(column.top) == 2 and column.top[0].logprob <= 0 for column in columns)
+    assert not any(event.token.logprobs for event in plain)
+
+
 async def test_run_time_ends_well(mesh: Mesh) -> None:
     async with Gateway(mesh.gateways[0]) as gateway:
         events = await rest(gateway.generate(max_run_time_ms=200))
@@ -359,6 +374,8 @@ async def test_drain_finishes_what_runs_and_refuses_what_is_new(mesh: Mesh) -> N
         health = health_pb2_grpc.HealthStub(gateway.channel)
         call = gateway.generate()
         head = await read(call, 3)
+        endless = gateway.generate(prompt=SLOW_PROMPT, max_tokens=HUGE)
+        await read(endless, 3)
         mesh.terminate("gateway-1")
         await asyncio.sleep(0.1)
         probe = await health.Check(health_pb2.HealthCheckRequest())
@@ -367,6 +384,7 @@ async def test_drain_finishes_what_runs_and_refuses_what_is_new(mesh: Mesh) -> N
         events = head + await rest(call)
         check_stream(events)
         assert ids_of(events) == ANSWER
+        assert (await failure(endless))[0] is Reason.DRAINING
     await asyncio.to_thread(mesh.wait_until, lambda: mesh.exit_code("gateway-1") == 0, 10.0, "exit 0")
 
 

@@ -362,6 +362,16 @@ def test_no_engine_is_asked_for_again_until_nobody_served_it_for_too_long() -> N
     assert rig.now - begin == pytest.approx(rig.spec.unserved_limit_s)
 
 
+def test_a_choice_that_loses_its_engine_has_the_whole_time_although_nobody_served_it_for_long() -> None:
+    rig = running()
+    rig.do(rig.life.serving(False, rig.now))
+    rig.now += 10 * rig.spec.unserved_limit_s
+    rig.die(1)
+    assert rig.tick(rig.spec.unserved_limit_s / 2) == [] and not rig.life.is_ended
+    rig.tick(rig.spec.unserved_limit_s / 2)
+    assert rig.error().reason is Reason.UNAVAILABLE
+
+
 def test_the_deadline_decides_here_whatever_the_phase() -> None:
     for steps in range(3):
         rig = Rig(replace(SPEC, deadline_s=102.0))

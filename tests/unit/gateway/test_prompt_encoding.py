@@ -1,0 +1,76 @@
+"""What is asked of the tokenizer, and what lengths decide without it."""
+
+import pytest
+
+from services.contract.errors import MeshError, Reason
+from services.gateway.generation_spec import (
+    ConversationPrompt,
+    GenerationSpec,
+    Role,
+    Segment,
+    SessionTurn,
+    TextPrompt,
+    Truncation,
+    TruncationSide,
+)
+from services.gateway.prompt_encoding import (
+    check_text_size,
+    check_turn_truncation,
+    continue_history,
+    encode_request,
+    prompt_limit,
+    truncate_ids,
+)
+
+TEXT = TextPrompt("x" * 100)
+
+
+def spec(**fields: object) -> GenerationSpec:
+    return GenerationSpec(**{"prompt": TEXT, **fields})  # type: ignore[arg-type]
+
+
+def test_a_turn_asks_with_the_tail_of_its_history() -> None:
+    request = encode_request(ConversationPrompt((Segment(Role.USER, "hi", 2.0),)))
+    continue_history(request, list(range(40)))
+    assert list(request.continuation.tail_ids) == list(range(24, 40))
+    assert request.conversation.segments[0].content == "hi"
+
+
+@pytest.mark.parametrize(
+    ("side", "prefix", "kept"),
+    [
+        (TruncationSide.LEFT, (), (7, 8, 9)),
+        (TruncationSide.RIGHT, (), (0, 1, 2)),
+        (TruncationSide.LEFT, (0,), (0, 8, 9)),
+        (TruncationSide.LEFT, (5,), (7, 8, 9)),
+    ],
+)
+def test_given_ids_are_cut_on_the_right_side_and_keep_what_stands_in_front(
+    side: TruncationSide, prefix: tuple[int, ...], kept: tuple[int, ...]
+) -> None:
+    assert truncate_ids(range(10), side, 3, prefix) == kept
+    assert truncate_ids(range(3), side, 3, prefix) == (0, 1, 2)
+
+
+def test_a_truncated_prompt_leaves_room_for_the_output() -> None:
+    assert prompt_limit(spec(max_tokens=30), 100, 512) == 70
+    assert prompt_limit(spec(), 100, 512) == 50
+    assert prompt_limit(spec(max_tokens=30, truncation=Truncation(max_prompt_tokens=10)), 100, 512) == 10
+    with pytest.raises(MeshError) as caught:
+        prompt_limit(spec(max_tokens=100), 100, 512)
+    assert caught.value.reason is Reason.TOO_LONG
+
+
+def test_text_that_cannot_fit_is_refused_before_it_is_encoded_unless_it_may_be_cut() -> None:
+    check_text_size(TEXT, spec(), 10, 10)
+    with pytest.raises(MeshError) as caught:
+        check_text_size(TEXT, spec(), 9, 11)
+    assert caught.value.reason is Reason.TOO_LONG and "x" * 10 not in caught.value.message
+    check_text_size(TEXT, spec(truncation=Truncation(TruncationSide.LEFT)), 9, 11)
+
+
+def test_a_history_is_not_cut() -> None:
+    turn = SessionTurn("s", "u")
+    check_turn_truncation(spec(session=turn))
+    with pytest.raises(MeshError):
+        check_turn_truncation(spec(session=turn, truncation=Truncation(TruncationSide.LEFT)))
