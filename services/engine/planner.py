@@ -39,7 +39,6 @@ class Planner:
 
     def plan(self, now_us: int) -> list[PlannedRow]:
         """The rows of the next step; counters move on as if it had run."""
-        self._rows = {}
         self._budget = self._limits.max_batch_tokens
         self._promote(now_us)
         suspects = [sequence for sequence in self._roster.running if sequence.is_suspect]
@@ -53,7 +52,9 @@ class Planner:
                 self._plan_all([sequence], now_us)
         if self._is_suspects_turn and not self._rows:
             self._plan_all(others, now_us)
-        return list(self._rows.values())
+        # From here on they are in flight: a later preemption takes none of them back.
+        rows, self._rows = list(self._rows.values()), {}
+        return rows
 
     def preempt(self, sequence: Sequence, now_us: int) -> None:
         """Takes slot and blocks from a running sequence; it goes on later from the ids it has."""
@@ -161,7 +162,8 @@ class Planner:
         row = Row(sequence.sequence_id, chunk, start, sequence.block_table, is_sampled)
         self._rows[sequence.sequence_id] = PlannedRow(sequence, sequence.epoch, row)
         self._budget -= end - start
-        self._holdings.register(sequence, end)
+        if start < len(sequence.admission.ids):
+            self._holdings.register(sequence, end)
         sequence.num_planned = end
         if is_sampled:
             sequence.num_placeholders += 1

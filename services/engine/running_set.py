@@ -176,6 +176,7 @@ class RunningSet:
         held = [block_id for sequence in live for block_id in sequence.block_ids]
         assert self.cache.pool.num_used == len(set(held)), (self.cache.pool.num_used, len(set(held)))
         assert sum(sequence.num_claimed_blocks for sequence in live) == self._holdings.num_claimed
+        assert all(sequence.num_placeholders >= 0 for sequence in live)
         assert len(self.roster.running) <= self.limits.max_sequences, len(self.roster.running)
         if not live:
             assert len(self._holdings.twins) == 0, len(self._holdings.twins)
