@@ -7,8 +7,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from pagemesh.v1 import gateway_pb2, generation_pb2
 from services.contract.errors import MeshError, Reason
 from services.gateway.live_request import LiveRequest
@@ -60,7 +58,8 @@ class Delivery:
     async def send(self, response: gateway_pb2.GenerateResponse) -> None:
         """Numbers, dates and writes one event."""
         response.seq_id = self._outbox.number()
-        response.timestamp.CopyFrom(_now())
+        timestamp = response.timestamp
+        timestamp.seconds, timestamp.nanos = divmod(time.time_ns(), 10**9)
         await self._write(response)
 
     async def run(
@@ -112,11 +111,6 @@ class Delivery:
         if self._write_since_s == since_s and self._task is not None and self.stuck_error is None:
             self.stuck_error = error
             self._task.cancel()
-
-
-def _now() -> Timestamp:
-    seconds, nanos = divmod(time.time_ns(), 10**9)
-    return Timestamp(seconds=seconds, nanos=nanos)
 
 
 def _token(tokens: EmitTokens) -> gateway_pb2.Token:

@@ -31,6 +31,9 @@ from services.gateway.store.protocol import LeaseOwner
 from services.gateway.turn import Turn
 from services.gateway.validation import check_limits, validate_generate
 
+DEADLINE_SLACK_S = 0.05
+"""The transport's own timer may cancel a call a moment before ours says why."""
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:
@@ -239,7 +242,8 @@ class Generation:
             turn.save_later(ids, len(plan.prompt.ids), self._end_facts.engine_id)
 
     def _is_overdue(self) -> bool:
-        return self._caller.deadline_s is not None and self._mesh.clock() >= self._caller.deadline_s
+        deadline_s = self._caller.deadline_s
+        return deadline_s is not None and self._mesh.clock() >= deadline_s - DEADLINE_SLACK_S
 
     def _close(self, outcome: str, error: MeshError | None) -> None:
         if self._turn is not None:

@@ -239,6 +239,7 @@ async def test_the_deadline_decides_at_the_gateway(mesh: Mesh) -> None:
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         assert time.monotonic() - began_s == pytest.approx(0.3, abs=0.2)
     await idle(mesh)
+    assert mesh.metrics("gateway-0").value("pagemesh_gateway_requests_total", outcome="deadline") == 1
 
 
 async def test_logprobs_come_only_to_who_asked(mesh: Mesh) -> None:

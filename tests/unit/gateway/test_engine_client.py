@@ -95,7 +95,7 @@ class Engine(engine_pb2_grpc.EngineServiceServicer):
 
     async def Run(self, requests: AsyncIterator[engine_pb2.RunRequest], context: Any) -> None:  # type: ignore[override]
         self.num_calls += 1
-        info = engine_pb2.EngineInfo(engine_id="e", boot_id="boot", fingerprint_hash="f", tier=1)
+        info = engine_pb2.EngineInfo(engine_id="e", boot_id="boot", fingerprint_hash="f")
         async with MessageStream.over_context(
             requests,
             context,
@@ -132,7 +132,7 @@ class Rig:
 @asynccontextmanager
 async def rig(answer: Callable[[engine_pb2.Admit], engine_pb2.RunResponse]) -> AsyncIterator[Rig]:
     bell = Bell()
-    server, engine, tasks = grpc.aio.server(), Engine(answer, bell), Tasks()
+    server, engine, tasks = grpc.aio.server(), Engine(answer, bell), Tasks()  # type: ignore[abstract]
     engine_pb2_grpc.add_EngineServiceServicer_to_server(engine, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

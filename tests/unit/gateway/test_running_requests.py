@@ -16,6 +16,10 @@ class Clock:
         return self.now
 
 
+def untouched(error: MeshError) -> None:
+    pytest.fail(f"interrupted: {error!r}")
+
+
 def test_a_higher_attempt_ends_the_lower_and_an_equal_or_lower_is_refused() -> None:
     running, ended = RunningRequests(Clock()), list[MeshError]()
     with ExitStack() as stack:
@@ -32,7 +36,7 @@ def test_a_higher_attempt_ends_the_lower_and_an_equal_or_lower_is_refused() -> N
 
 def test_tenants_do_not_meet_in_a_request_id() -> None:
     running = RunningRequests(Clock())
-    with running.enter("a", "r", 0, pytest.fail), running.enter("b", "r", 5, pytest.fail):
+    with running.enter("a", "r", 0, untouched), running.enter("b", "r", 5, untouched):
         assert len(running) == 2
 
 
@@ -40,12 +44,12 @@ def test_only_attempts_that_an_engine_may_know_are_remembered_and_not_for_ever()
     clock = Clock()
     running = RunningRequests(clock)
     for was_admitted in (False, True):
-        with running.enter("t", "r", 0, pytest.fail) as entry:
+        with running.enter("t", "r", 0, untouched) as entry:
             entry.was_admitted = was_admitted
-    with pytest.raises(MeshError), running.enter("t", "r", 0, pytest.fail):
+    with pytest.raises(MeshError), running.enter("t", "r", 0, untouched):
         pass
     clock.now = REMEMBER_S
-    with running.enter("t", "r", 0, pytest.fail):
+    with running.enter("t", "r", 0, untouched):
         assert len(running) == 1
 
 
