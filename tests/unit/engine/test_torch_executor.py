@@ -179,12 +179,24 @@ def test_a_row_with_nan_is_not_usable_and_its_neighbours_do_not_notice(llama: Pa
     outputs = driver.step((good, 1), (bad, 1))
     assert [output.is_usable for output in outputs] == [True, False]
     assert outputs[1].ids == ()
-    # Its next row was already planned with the id that never came.
-    row = Row(bad.sequence_id, (PLACEHOLDER,), 41, bad.block_ids, True)
-    (lost,) = executor.run([row]).outputs
-    assert (lost.ids, lost.is_usable) == ((), False)
     driver.generate([good], 3)
     assert good.drawn == calm.drawn
+
+
+def test_a_row_whose_placeholder_was_never_drawn_is_not_usable(llama: Path) -> None:
+    """The step before ended the sequence after this row was planned; nothing raises, nothing is drawn."""
+    executor = make_executor(llama)
+    driver = ExecutorDriver(executor)
+    good, ended = driver.add(random_ids(40)), driver.add(random_ids(20))
+    rows = [
+        Row(ended.sequence_id, tuple(ended.ids), 0, [1, 2], is_sampled=False),
+        Row(ended.sequence_id, (PLACEHOLDER,), 20, [1, 2], is_sampled=True),
+    ]
+    assert executor.run(rows[:1]).outputs[0].is_usable
+    (lost,) = executor.run(rows[1:]).outputs
+    assert (lost.ids, lost.is_usable) == ((), False)
+    driver.generate([good], 2)
+    assert len(good.drawn) == 2
 
 
 def test_a_chunk_with_nan_is_not_usable_before_it_is_sampled(llama: Path) -> None:
