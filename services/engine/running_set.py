@@ -156,7 +156,7 @@ class RunningSet:
         """When something is due though nothing arrives."""
         times = [self._gathers.prune(now_us)]
         times += [self._deadlines[0][0]] if self._deadlines else []
-        times += [it.waiting_since_us + RETURN_AFTER_US for it in self.roster.waiting[:1]]
+        times += [it.waiting_since_us + RETURN_AFTER_US for it in self.roster.waiting]
         return min((time for time in times if time is not None), default=None)
 
     # --- room

@@ -68,7 +68,10 @@ class Watchers:
 
     def note_change(self) -> None:
         """A report is due, now or when the last one is old enough."""
-        if self._timer is None and self._watchers:
+        if not self._watchers:
+            # Whoever watches next is told of what lives then.
+            self._running_set.news.take_tickets()
+        elif self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_at(max(loop.time(), self._last_s + REPORT_EVERY_S), self._report)
 

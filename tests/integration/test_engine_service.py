@@ -10,7 +10,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from pagemesh.v1 import engine_pb2, generation_pb2, scheduler_pb2
+from services.supervisor.ports import free_ports
 from tests.support.engine_process import EngineProcess
+from tests.support.metrics import scrape
 
 PROMPT = list(range(40))
 
@@ -139,6 +141,31 @@ async def test_a_broken_run_stream_ends_its_sequences_at_once_and_no_others() ->
             assert third.refused is None and len(third.ids) == 3
             other.cancel(survivor)
         assert await engine.wait_idle() < 1.0
+
+
+async def test_metrics_account_for_every_sequence_and_return_to_idle() -> None:
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    async with EngineProcess({"step_ms": 2}, metrics_listen=address, num_blocks=101) as engine:
+        async with engine.gateway() as gateway:
+            await gateway.wait(gateway.admit(PROMPT, 5))
+            await gateway.wait(gateway.admit(PROMPT, 5))
+            gateway.cancel(gateway.admit(PROMPT, 500))
+            await gateway.wait(gateway.admit([], 5))
+            for _ in range(5):
+                gateway.admit(PROMPT, 1000)
+            await gateway.until(9, lambda heard: len(heard.ids) >= 1)
+        await engine.wait_idle()
+        metrics = await asyncio.to_thread(scrape, address)
+        total = metrics.total
+        assert total("pagemesh_engine_admitted_total") == total("pagemesh_engine_ended_total") == 8
+        assert metrics.value("pagemesh_engine_ended_total", reason="stream") == 5
+        assert metrics.value("pagemesh_engine_ended_total", reason="cancelled") == 1
+        assert metrics.value("pagemesh_engine_refused_total", reason="invalid") == 1
+        assert total("pagemesh_engine_running_sequences") == total("pagemesh_engine_waiting_sequences") == 0
+        assert metrics.value("pagemesh_engine_kv_blocks", state="used") == 0
+        assert total("pagemesh_engine_kv_blocks") == 100
+        assert total("pagemesh_engine_cached_tokens_total") >= 32
+        assert total("pagemesh_engine_step_seconds_count") > 0
 
 
 async def test_a_higher_attempt_on_another_stream_takes_over() -> None:

@@ -8,6 +8,7 @@ import pytest
 from services.contract.priority import Priority
 from services.engine.admission import CachePolicy, Ticket
 from services.engine.outcome import EndReason, Refusal, ReturnReason, TicketFate
+from services.engine.watchers import Watchers
 from tests.support.engine_driver import BOOT, VOCAB, EngineDriver
 
 MakeDriver = Callable[..., EngineDriver]
@@ -244,6 +245,13 @@ def test_tickets_are_named_when_met_and_when_over(make_driver: MakeDriver) -> No
     driver.drain()
     fates = [(met.number, met.fate) for met in driver.set.news.take_tickets()]
     assert fates == [(1, TicketFate.ADMITTED), (2, TicketFate.REFUSED), (1, TicketFate.ENDED)]
+
+
+def test_tickets_that_no_scheduler_hears_of_are_not_kept(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    driver.admit(prompt(5), 2, ticket=Ticket("s", 1, BOOT, 1, 1))
+    Watchers(driver.set, lambda: 0.0).note_change()
+    assert driver.set.news.take_tickets() == []
 
 
 # --- who runs
