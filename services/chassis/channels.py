@@ -7,10 +7,8 @@ import grpc
 
 from services.chassis.settings import ServiceSettings
 
-PING_INTERVAL_S = 10
-PING_TIMEOUT_S = 5
-MIN_PING_INTERVAL_S = 5
-"""What servers allow; clearly below the interval, since equal values still fail through jitter."""
+MAX_PING_GAP_S = 5.0
+"""Servers allow at least one ping in so long: the public client's 10 s are below no deployment's minimum."""
 MAX_METADATA_BYTES = 16 * 2**10
 EXTRA_BYTES = 2**20
 """Internal messages may exceed the public limit by so much."""
@@ -23,13 +21,18 @@ def shared_options(settings: ServiceSettings) -> Options:
     return [
         ("grpc.max_receive_message_length", settings.max_message_bytes + EXTRA_BYTES),
         ("grpc.max_send_message_length", settings.max_message_bytes + EXTRA_BYTES),
-        ("grpc.keepalive_time_ms", PING_INTERVAL_S * 1000),
-        ("grpc.keepalive_timeout_ms", PING_TIMEOUT_S * 1000),
+        ("grpc.keepalive_time_ms", round(settings.keepalive_s * 1000)),
+        ("grpc.keepalive_timeout_ms", round(settings.keepalive_s * 500)),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.max_metadata_size", MAX_METADATA_BYTES),
         ("grpc.absolute_max_metadata_size", 2 * MAX_METADATA_BYTES),
     ]
+
+
+def min_ping_gap_ms(settings: ServiceSettings) -> int:
+    """What servers allow: clearly below the interval, since equal values still fail through jitter."""
+    return round(min(MAX_PING_GAP_S, settings.keepalive_s / 2) * 1000)
 
 
 def open_channel(target: str, *, settings: ServiceSettings) -> grpc.aio.Channel:

@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection
 
 from services.chassis.address import join_address, split_address
 from services.chassis.bind import BindError, check_free
-from services.chassis.channels import MIN_PING_INTERVAL_S, Options, shared_options
+from services.chassis.channels import Options, min_ping_gap_ms, shared_options
 from services.chassis.guard import Guard
 from services.chassis.health import HealthServicer
 from services.chassis.liveness import watch_loop
@@ -153,5 +153,5 @@ def server_options(settings: ServiceSettings) -> Options:
         *shared_options(settings),
         # Two processes on one port would share its calls silently.
         ("grpc.so_reuseport", 0),
-        ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_S * 1000),
+        ("grpc.http2.min_ping_interval_without_data_ms", min_ping_gap_ms(settings)),
     ]

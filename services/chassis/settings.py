@@ -52,6 +52,13 @@ class ServiceSettings(BaseSettings):
     max_message_bytes: int = Field(
         16 * 2**20, ge=2**16, le=2**30, description="Bytes of a public message at most; every hop adds 1 MiB"
     )
+    keepalive_s: float = Field(
+        10.0,
+        ge=0.5,
+        le=600,
+        description="Seconds of silence after which a connection is pinged, and ends if that is unanswered "
+        "for half as long; the same for all processes of a mesh",
+    )
     tls_cert: FilePath | None = Field(
         None, description="PEM file of this process's certificates; unset is plain text"
     )

@@ -3,6 +3,7 @@
 Nothing here is global: whoever traces is given the tracer. Without an endpoint spans have ids and go nowhere.
 """
 
+import asyncio
 import logging
 import threading
 from collections.abc import Iterable, Sequence
@@ -16,7 +17,13 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import Span, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, start_http_server
+from prometheus_client import (
+    CollectorRegistry,
+    Gauge,
+    PlatformCollector,
+    ProcessCollector,
+    start_http_server,
+)
 
 from services.chassis.address import join_address, split_address
 from services.chassis.bind import BindError, check_free
@@ -74,7 +81,8 @@ def start_telemetry(service_name: str, settings: ServiceSettings) -> Telemetry:
 def start_metrics(settings: ServiceSettings, registry: CollectorRegistry) -> int:
     """Serves registry, with the process's own figures, over HTTP on settings.metrics_listen.
 
-    Returns the port, 0 if metrics are off. Raises BindError. Scrapes run in a thread of their own.
+    Returns the port, 0 if metrics are off. Raises BindError. Call it on the event loop; scrapes run in a
+    thread of their own.
     """
     if not settings.metrics_listen:
         return 0
@@ -82,6 +90,9 @@ def start_metrics(settings: ServiceSettings, registry: CollectorRegistry) -> int
     check_free(host, port)
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
+    loop = asyncio.get_running_loop()
+    num_tasks = Gauge("pagemesh_process_tasks", "Tasks on the event loop", registry=registry)
+    num_tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
     try:
         server, _ = start_http_server(port, host, registry)
     except OSError as error:

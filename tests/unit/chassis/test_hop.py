@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
+from pagemesh.gateways import CHANNEL_OPTIONS
 from pagemesh.v1 import gateway_pb2, gateway_pb2_grpc
 from services.chassis.channels import EXTRA_BYTES, open_channel, shared_options
 from services.chassis.server import Server, server_options
@@ -63,11 +64,13 @@ async def test_oversize_metadata_is_refused_and_the_channel_lives(start: Any) ->
     assert (await stub.CountTokens(_request(100), metadata=ten_kb, timeout=10)).num_tokens == 98
 
 
-def test_servers_allow_pings_well_below_the_interval_of_both_ends() -> None:
-    client = dict(shared_options(ServiceSettings()))
-    server = dict(server_options(ServiceSettings()))
-    interval_ms = client["grpc.keepalive_time_ms"]
-    assert int(server["grpc.http2.min_ping_interval_without_data_ms"]) * 2 <= int(interval_ms)
+@pytest.mark.parametrize("keepalive_s", [0.5, 1.0, 10.0, 60.0])
+def test_servers_allow_pings_well_below_the_interval_of_both_ends(keepalive_s: float) -> None:
+    settings = ServiceSettings(keepalive_s=keepalive_s)
+    client, server = dict(shared_options(settings)), dict(server_options(settings))
+    min_ms = int(server["grpc.http2.min_ping_interval_without_data_ms"])
+    assert client["grpc.keepalive_time_ms"] == keepalive_s * 1000
+    assert min_ms * 2 <= min(keepalive_s * 1000, CHANNEL_OPTIONS["grpc.keepalive_time_ms"])
     assert server["grpc.keepalive_permit_without_calls"] == client["grpc.keepalive_permit_without_calls"] == 1
     assert server["grpc.so_reuseport"] == 0
 

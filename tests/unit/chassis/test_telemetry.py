@@ -101,6 +101,8 @@ async def test_metrics_are_served_from_the_given_registry() -> None:
     writer.close()
     assert "pagemesh_probe_steps_total 3.0" in page
     assert "process_resident_memory_bytes" in page
+    (num_tasks,) = [line for line in page.splitlines() if line.startswith("pagemesh_process_tasks ")]
+    assert float(num_tasks.split()[1]) == len(asyncio.all_tasks())
     with pytest.raises(BindError, match="already in use"):
         start_metrics(ServiceSettings(metrics_listen=f"127.0.0.1:{port}"), CollectorRegistry())
     assert start_metrics(ServiceSettings(metrics_listen=""), CollectorRegistry()) == 0
