@@ -68,7 +68,7 @@ class Sessions:
         except StoreUnavailable as error:
             raise _store_away() from error
         if not was_there:
-            raise _unknown_session()
+            raise _unknown_session("session_id")
         return key
 
     async def begin_turn(self, tenant: Tenant, turn: SessionTurn, owner: LeaseOwner, model: str) -> TurnLease:
@@ -221,8 +221,8 @@ def _turn_running() -> MeshError:
     return MeshError(Reason.TURN_RUNNING, message, retry_delay_s=TURN_RETRY_DELAY_S)
 
 
-def _unknown_session() -> MeshError:
-    return MeshError(Reason.UNKNOWN_SESSION, "no such session for this user", field="session.id")
+def _unknown_session(field: str = "session.id") -> MeshError:
+    return MeshError(Reason.UNKNOWN_SESSION, "no such session for this user", field=field)
 
 
 def _store_away() -> MeshError:

@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import ClassVar, Self
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
+from services.chassis.address import split_address
 from services.chassis.settings import ServiceSettings
 
 
@@ -59,6 +60,13 @@ class GatewaySettings(ServiceSettings):
     head_blocks: int = Field(
         128, ge=0, description="Blocks of a prompt's head that schedulers are told, for prefix affinity"
     )
+
+    @field_validator("tokenizers", "schedulers")
+    @classmethod
+    def _check_peers(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for address in value:
+            split_address(address)
+        return value
 
     @model_validator(mode="after")
     def _check_key(self) -> Self:
