@@ -4,14 +4,21 @@ from services.chassis.entry import run_process
 from services.chassis.log import start_logging
 from services.chassis.settings import load_settings
 from services.contract.model_folder import ModelFolderError
-from services.engine.executors.registry import UnknownExecutorError
+from services.engine.executors.registry import UnknownExecutorError, UnusableDeviceError
 from services.engine.executors.script import ScriptError
 from services.engine.memory import TooLittleMemoryError
 from services.engine.settings import EngineSettings
 from services.engine.step_runner import DeadExecutorError
 from services.engine.wiring import SERVICE, serve
 
-EXPECTED = (ModelFolderError, UnknownExecutorError, ScriptError, TooLittleMemoryError, DeadExecutorError)
+EXPECTED = (
+    ModelFolderError,
+    UnknownExecutorError,
+    UnusableDeviceError,
+    ScriptError,
+    TooLittleMemoryError,
+    DeadExecutorError,
+)
 
 
 def main() -> None:

@@ -37,10 +37,14 @@ class UnknownExecutorError(Exception):
     """No executor has this name; says which there are."""
 
 
+class UnusableDeviceError(Exception):
+    """Torch does not know the device or does not find it here; one line."""
+
+
 def make_executor(name: str, request: ExecutorRequest) -> MadeExecutor:
     """Finds the model where one is needed; blocks.
 
-    Raises UnknownExecutorError, ModelFolderError, ScriptError.
+    Raises UnknownExecutorError, UnusableDeviceError, ModelFolderError, ScriptError.
     """
     if name not in FACTORIES:
         raise UnknownExecutorError(f"executor {name!r} is unknown; there are {', '.join(FACTORIES)}")
@@ -51,6 +55,7 @@ def _make_torch(request: ExecutorRequest) -> MadeExecutor:
     folder = open_model_folder(resolve_model(request.model))
     from services.engine.executors.torch_executor import TorchExecutor, TorchOptions  # noqa: PLC0415
 
+    _check_device(request.device)
     options = TorchOptions(
         dtype=request.dtype,
         device=request.device,
@@ -60,6 +65,16 @@ def _make_torch(request: ExecutorRequest) -> MadeExecutor:
         max_model_len=request.max_model_len,
     )
     return MadeExecutor(TorchExecutor(folder, options), folder.revision, folder)
+
+
+def _check_device(name: str) -> None:
+    import torch  # noqa: PLC0415
+
+    try:
+        torch.empty(0, device=torch.device(name))
+    except (RuntimeError, AssertionError) as error:  # a build without a backend asserts that it has it
+        cause = str(error).strip().splitlines()[0][:200]
+        raise UnusableDeviceError(f"device {name!r} cannot be used here: {cause}; use cpu") from error
 
 
 def _make_scripted(request: ExecutorRequest) -> MadeExecutor:
