@@ -10,6 +10,8 @@ from opentelemetry.trace import Tracer
 from prometheus_client import CollectorRegistry
 
 from pagemesh.v1 import engine_pb2, engine_pb2_grpc
+from services.chassis.address import split_address
+from services.chassis.bind import check_free
 from services.chassis.server import Server
 from services.chassis.tasks import Tasks
 from services.chassis.telemetry import start_metrics, start_telemetry
@@ -42,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 async def serve(settings: EngineSettings) -> int:
     """Runs the process. Raises what its user can mend: see __main__."""
+    # Before the model, which may take long to load.
+    check_free(*split_address(settings.listen))
     made = await asyncio.to_thread(_make, settings)
     registry = CollectorRegistry()
     metrics = EngineMetrics(registry)

@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from pagemesh.v1 import engine_pb2, generation_pb2, scheduler_pb2
 from services.supervisor.ports import free_ports
-from tests.support.engine_process import EngineProcess
+from tests.support.engine_process import WAIT_S, EngineProcess
 from tests.support.metrics import scrape
 
 PROMPT = list(range(40))
@@ -222,8 +222,10 @@ async def test_health_speaks_for_the_model_and_undecodable_bytes_end_only_their_
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
         call = engine.channel.stream_stream("/pagemesh.v1.EngineService/Run")()
         assert await call.read()
+        # A call that ends while gRPC still holds a write ends for its peer only by silence.
+        await asyncio.sleep(0.2)
         await call.write(b"\xff\xff\xff")
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(WAIT_S):
             while await call.read() is not grpc.aio.EOF:
                 pass
         assert len((await gateway.wait(gateway.admit(PROMPT, 3))).ids) == 3
