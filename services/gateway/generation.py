@@ -151,7 +151,7 @@ class Generation:
         if claims is None:
             default_max_tokens = self._mesh.settings.default_max_tokens
             max_tokens = check_limits(spec, len(prompt.ids), route.limits, default_max_tokens)
-            claims = ResumeClaims(max_tokens, lease.session.version if lease is not None else None)
+            claims = ResumeClaims(max_tokens, lease.version if lease is not None else None)
         facts = StreamFacts(request_id, seed, prompt.ids, revision, template)
         return Plan(tenant, route, spec, prompt, facts, claims, lease, self._caller.deadline_s)
 

@@ -28,13 +28,13 @@ class TurnLease:
     """Also names the session's retention in engines."""
     owner: LeaseOwner
     session: Session
-    """As it is in the store."""
+    """As it is in the store: with this turn already in it, if an earlier attempt saved it."""
+    version: int
+    """Version that the turn follows."""
     history: tuple[int, ...]
     """Ids before the new turn."""
     revision: int | None
     """To save over; None if this turn cannot be saved."""
-    saved_version: int | None = None
-    """Set if the turn was saved before this lease began (its stream is resumed)."""
 
 
 class Sessions:
@@ -95,19 +95,23 @@ class Sessions:
     ) -> TurnLease:
         """Takes the session for a stream that is resumed, whose turn followed this version.
 
-        The stream goes on in any case, if need be without being saved. Raises MeshError SUPERSEDED only.
+        What an earlier attempt saved of the turn is saved over. The stream goes on in any case, if need be
+        without being saved. Raises MeshError SUPERSEDED only.
         """
         key = self._key(tenant, turn.user_id, turn.id)
-        unsaved = TurnLease(key, owner, Session(model, version), (), None)
+        unsaved = TurnLease(key, owner, Session(model, version), version, (), None)
         try:
             holder = await self._store.acquire(key, owner)
             if holder is not None:
                 if holder.request_id == owner.request_id:
                     raise _held_by(holder, owner)
                 return unsaved
-            lease = await self._rejoin(key, owner, version)
-            if lease is None:
-                await self._store.release(key, owner)
+            lease = None
+            try:
+                lease = await self._rejoin(key, turn, owner, version)
+            finally:
+                if lease is None:
+                    await self._store.release(key, owner)
             return lease or unsaved
         except StoreUnavailable:
             return unsaved
@@ -129,21 +133,21 @@ class Sessions:
         ids are the whole history; of them, num_prompt_tokens come before the new answer. Saving twice is
         saving once.
         """
-        if lease.saved_version is not None:
-            version: int | None = lease.saved_version
-        elif lease.revision is None:
+        if lease.revision is None:
             return None
-        else:
-            session = replace(
-                lease.session,
-                version=lease.session.version + 1,
-                ids=tuple(ids),
-                num_ids_before_answer=num_prompt_tokens,
-                last_engine_id=engine_id,
-                last_request_id=lease.owner.request_id,
-                pending_request_id="",
-            )
-            version = await self._save(lease, lease.revision, session)
+        session = replace(
+            lease.session,
+            version=lease.version + 1,
+            ids=tuple(ids),
+            num_ids_before_turn=len(lease.history),
+            num_ids_before_answer=num_prompt_tokens,
+            last_engine_id=engine_id,
+            last_request_id=lease.owner.request_id,
+            last_client_attempt=lease.owner.client_attempt,
+            pending_request_id="",
+            pending_client_attempt=0,
+        )
+        version = await self._save(lease, lease.revision, session)
         await self._release(lease)
         return version
 
@@ -151,8 +155,9 @@ class Sessions:
         """Gives the session back as it was before the turn."""
         if lease.revision is None:
             return
-        if lease.saved_version is None:
-            await self._save(lease, lease.revision, replace(lease.session, pending_request_id=""))
+        await self._save(
+            lease, lease.revision, replace(lease.session, pending_request_id="", pending_client_attempt=0)
+        )
         await self._release(lease)
 
     def _key(self, tenant: Tenant, user_id: str, session_id: str) -> bytes:
@@ -163,33 +168,40 @@ class Sessions:
         if record is None:
             raise _unknown_session()
         session = Session.from_bytes(record.value)
+        _check_attempt(session, owner)
         check_turn(session, turn, owner.request_id, model)
-        history = session.history(turn.keep_output_tokens)
-        lease = await self._mark(key, owner, session, record)
+        lease = await self._mark(key, turn, owner, session, record)
         if lease is None:
             raise _turn_running()
-        return replace(lease, history=history)
+        return lease
 
-    async def _rejoin(self, key: bytes, owner: LeaseOwner, version: int) -> TurnLease | None:
+    async def _rejoin(
+        self, key: bytes, turn: SessionTurn, owner: LeaseOwner, version: int
+    ) -> TurnLease | None:
         record = await self._store.get(key)
         if record is None:
             return None
         session = Session.from_bytes(record.value)
-        if session.version == version + 1 and session.last_request_id == owner.request_id:
-            return TurnLease(key, owner, session, (), record.revision, session.version)
-        if session.version != version:
+        _check_attempt(session, owner)
+        if session.version_before(owner.request_id) != version:
             return None
-        return await self._mark(key, owner, session, record)
+        return await self._mark(key, turn, owner, session, record)
 
     async def _mark(
-        self, key: bytes, owner: LeaseOwner, session: Session, record: Record
+        self, key: bytes, turn: SessionTurn, owner: LeaseOwner, session: Session, record: Record
     ) -> TurnLease | None:
-        marked = replace(session, pending_request_id=owner.request_id)
+        """From now on no older attempt can save: what it would save over has changed."""
+        history = session.history(owner.request_id, turn.keep_output_tokens)
+        marked = replace(
+            session, pending_request_id=owner.request_id, pending_client_attempt=owner.client_attempt
+        )
         revision = await self._store.replace(key, marked.to_bytes(), record.revision, owner)
-        return None if revision is None else TurnLease(key, owner, marked, (), revision)
+        if revision is None:
+            return None
+        return TurnLease(key, owner, marked, session.version_before(owner.request_id), history, revision)
 
     async def _save(self, lease: TurnLease, revision: int, session: Session) -> int | None:
-        """Compare-and-set; a record that this request has saved already counts as saved."""
+        """Compare-and-set; a record where this request has saved just these ids already counts as saved."""
         try:
             if await self._store.replace(lease.key, session.to_bytes(), revision, lease.owner) is not None:
                 return session.version
@@ -199,8 +211,12 @@ class Sessions:
         if record is None:
             return None
         found = Session.from_bytes(record.value)
-        is_ours = (found.version, found.last_request_id) == (session.version, session.last_request_id)
-        return found.version if is_ours else None
+        is_saved = (found.version, found.last_request_id, found.ids) == (
+            session.version,
+            session.last_request_id,
+            session.ids,
+        )
+        return found.version if is_saved else None
 
     async def _release(self, lease: TurnLease) -> None:
         try:
@@ -211,9 +227,20 @@ class Sessions:
 
 def _held_by(holder: LeaseOwner, owner: LeaseOwner) -> MeshError:
     if holder.request_id == owner.request_id:
-        message = f"client_attempt {holder.client_attempt} of this request runs; given {owner.client_attempt}"
-        return MeshError(Reason.SUPERSEDED, message, field="client_attempt")
+        return _superseded(holder.client_attempt, owner)
     return _turn_running()
+
+
+def _check_attempt(session: Session, owner: LeaseOwner) -> None:
+    """A turn is taken up again, saved or not, only by a higher attempt."""
+    last = session.last_attempt(owner.request_id)
+    if owner.client_attempt <= last:
+        raise _superseded(last, owner)
+
+
+def _superseded(last: int, owner: LeaseOwner) -> MeshError:
+    message = f"client_attempt {last} of this request is known; given {owner.client_attempt}"
+    return MeshError(Reason.SUPERSEDED, message, field="client_attempt")
 
 
 def _turn_running() -> MeshError:

@@ -138,9 +138,24 @@ async def test_saving_twice_is_saving_once(sessions, session_id):
     assert (await begin(sessions, session_id, SECOND)).session.version == 1
 
 
-async def test_a_saved_request_is_not_run_again(sessions, session_id):
+async def test_a_saved_request_is_run_again_only_by_a_higher_attempt_and_then_in_its_own_place(
+    sessions, session_id
+):
+    await take_turn(sessions, session_id, SECOND, [1, 2, 3], 1)
+    await take_turn(sessions, session_id, FIRST, [1, 2, 7, 8], 3, keep_output_tokens=1)
+    assert (await refusal_of(begin(sessions, session_id, FIRST))).reason is Reason.SUPERSEDED
+    again = {"keep_output_tokens": 1, "expect_version": 1}
+    lease = await begin(sessions, session_id, RETRY, **again)
+    assert (lease.version, lease.history) == (1, (1, 2))
+    assert await sessions.commit(lease, [1, 2, 7, 9], 3, "engine-1") == 2
+    assert (await begin(sessions, session_id, LeaseOwner("r3", 0))).history == (1, 2, 7, 9)
+
+
+async def test_a_saved_request_that_was_followed_by_another_is_not_run_again(sessions, session_id):
     await take_turn(sessions, session_id, FIRST, [1, 2], 1)
-    assert (await refusal_of(begin(sessions, session_id, RETRY))).reason is Reason.SESSION_VERSION
+    await take_turn(sessions, session_id, SECOND, [1, 2, 3], 2)
+    refusal = await refusal_of(begin(sessions, session_id, RETRY, expect_version=0))
+    assert refusal.reason is Reason.SESSION_VERSION
 
 
 async def test_an_abandoned_turn_leaves_the_session_as_it_was(sessions, memory, session_id):
@@ -232,17 +247,56 @@ async def test_a_resumed_turn_takes_over_and_saves(sessions, session_id):
     older = await begin(sessions, session_id, FIRST)
     newer = await resume(sessions, session_id)
     assert await sessions.commit(newer, [1, 2], 1, "e") == 1
-    assert (
-        await sessions.commit(older, [1, 2], 1, "e") == 1
-    )  # the same turn of the same request, saved already
+    assert await sessions.commit(older, [1, 2], 1, "e") == 1  # saved already, and just so
+    assert await sessions.commit(older, [1, 3], 1, "e") is None
+    assert (await begin(sessions, session_id, SECOND)).history == (1, 2)
 
 
-async def test_a_turn_saved_before_its_stream_was_resumed_is_not_saved_again(sessions, memory, session_id):
+async def test_a_turn_saved_in_part_is_replaced_by_the_resumed_ones_end(sessions, memory, session_id):
     await take_turn(sessions, session_id, FIRST, [1, 2], 1)
     lease = await resume(sessions, session_id)
-    assert await sessions.commit(lease, [1, 2], 1, "e") == 1
+    assert lease.version == 0
+    assert await sessions.commit(lease, [1, 2, 3, 4], 1, "e") == 1
+    assert await sessions.commit(lease, [1, 2, 3, 4], 1, "e") == 1
     assert memory.num_leases == 0
-    assert (await begin(sessions, session_id, SECOND)).session.version == 1
+    after = await begin(sessions, session_id, SECOND)
+    assert (after.version, after.history) == (1, (1, 2, 3, 4))
+
+
+async def test_a_resumed_turn_that_fails_leaves_what_was_saved_in_part(sessions, memory, session_id):
+    await take_turn(sessions, session_id, FIRST, [1, 2], 1)
+    await sessions.abandon(await resume(sessions, session_id))
+    assert memory.num_leases == 0
+    assert (await begin(sessions, session_id, SECOND)).history == (1, 2)
+
+
+async def test_a_resumed_turn_whose_gateway_died_is_missing_beyond_what_was_saved(
+    sessions, clock, session_id
+):
+    await take_turn(sessions, session_id, FIRST, [1, 2], 1)
+    await resume(sessions, session_id)
+    clock.now += 31
+    assert (await refusal_of(begin(sessions, session_id, SECOND))).reason is Reason.SESSION_VERSION
+    assert (await begin(sessions, session_id, SECOND, expect_version=1)).history == (1, 2)
+
+
+async def test_an_older_attempt_never_overwrites_a_higher_one(sessions, clock, session_id):
+    older = await begin(sessions, session_id, FIRST)
+    newer = await resume(sessions, session_id)
+    clock.now += 31  # neither has the lease any more
+    assert await sessions.commit(older, [1, 9], 1, "e") is None
+    assert await sessions.commit(newer, [1, 2], 1, "e") == 1
+    assert await sessions.commit(older, [1, 9], 1, "e") is None
+    for late in (FIRST, RETRY):
+        assert (await refusal_of(resume(sessions, session_id, late))).reason is Reason.SUPERSEDED
+    assert (await begin(sessions, session_id, SECOND)).history == (1, 2)
+
+
+async def test_a_resume_after_a_later_turn_goes_on_unsaved(sessions, session_id):
+    await take_turn(sessions, session_id, FIRST, [1, 2], 1)
+    await take_turn(sessions, session_id, SECOND, [1, 2, 3], 2)
+    assert await sessions.commit(await resume(sessions, session_id), [1, 9], 1, "e") is None
+    assert (await begin(sessions, session_id, LeaseOwner("r3", 0))).history == (1, 2, 3)
 
 
 @pytest.mark.parametrize("owner", [FIRST, LeaseOwner("r1", 0)])
@@ -312,9 +366,12 @@ NAMES = st.text(max_size=8)
         st.integers(0, 2**63),
         st.lists(st.integers(0, 2**32 - 1)).map(tuple),
         st.integers(0, 100),
+        st.integers(0, 100),
         NAMES,
         NAMES,
+        st.integers(0, 2**32 - 1),
         NAMES,
+        st.integers(0, 2**32 - 1),
     )
 )
 def test_a_session_comes_back_from_bytes_as_it_was(session):
