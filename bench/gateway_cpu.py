@@ -1,8 +1,8 @@
-"""CPU time of a gateway per streamed token: `python -m bench.gateway_cpu [--streams 32] [--tokens 400] [--json]`.
+"""CPU time of a gateway per streamed token: `python -m bench.gateway_cpu [--streams 32] [--json]`.
 
-Real processes with the scripted executor, one step every few milliseconds for all streams together. CPU time is
-the gateway process's own (user and system), so a loaded machine changes it little; tokens that wait for the
-writer share an event, so events are counted as well.
+Real processes with the scripted executor, one step every few milliseconds for all streams together. CPU time
+is the gateway process's own (user and system), so a loaded machine changes it little; tokens that wait for
+the writer share an event, so events are counted as well.
 """
 
 import argparse

@@ -78,6 +78,11 @@ class Choice:
         return self.text.finish
 
     @property
+    def has_changed_fingerprint(self) -> bool:
+        """Its ids so far are another kind of engine's."""
+        return self.engine is not None and self.fingerprint not in ("", self.engine.fingerprint)
+
+    @property
     def is_out(self) -> bool:
         """Its admit is with an engine."""
         return self.phase in (Phase.RUNNING, Phase.CLOSING)

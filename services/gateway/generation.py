@@ -212,12 +212,10 @@ class Generation:
             raise
 
     def _started(self, plan: Plan, live: LiveRequest) -> gateway_pb2.GenerateResponse:
-        engine = live.life.choices[0].engine
-        fingerprint = engine.fingerprint if engine is not None else ""
         max_message_bytes = self._mesh.settings.max_message_bytes
         is_resumable = plan.is_resumable(self._request.ByteSize(), max_message_bytes)
         key = self._mesh.deployment_key
-        return started_words(plan, key, fingerprint, self._trace.trace_id, is_resumable)
+        return started_words(plan, key, live.life.promise(), self._trace.trace_id, is_resumable)
 
     async def _complete(self, plan: Plan, delivery: Delivery, end: Complete) -> None:
         """The session is saved before the caller hears that it is."""

@@ -54,7 +54,8 @@ class Limits:
 
     def queue_limit_s(self) -> float | None:
         """Until when it may queue; None once it was admitted, or without such a limit."""
-        if self._spec.max_queue_wait_s is None or self._first_admitted_s is not None:
+        was_admitted = self._spec.was_admitted or self._first_admitted_s is not None
+        if self._spec.max_queue_wait_s is None or was_admitted:
             return None
         return self._started_s + self._spec.max_queue_wait_s
 

@@ -21,7 +21,7 @@ class Placing:
         self._queued: dict[int, list[Choice]] = {}
         self._back_offs: list[tuple[float, list[Choice]]] = []
         self._last_place_id = 0
-        self._was_placed = False
+        self._was_placed = spec.was_admitted
 
     def enqueue(self, choices: list[Choice]) -> Enqueue:
         """Asks for a place for all of them together."""
@@ -87,6 +87,6 @@ class Placing:
             num_crashes=lead.num_crashes,
             avoid_engine_ids=lead.avoid_engine_ids,
             preferred_engine_id=lead.preferred_engine_id,
-            preferred_fingerprint=lead.fingerprint,
+            preferred_fingerprint=next(filter(None, (choice.fingerprint for choice in choices)), ""),
             was_admitted=self._was_placed,
         )

@@ -1,7 +1,7 @@
 """A request whose prompt is ids and whose limits are known: what its life, peers and caller are told."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pagemesh.v1 import gateway_pb2, generation_pb2
 from services.gateway.encoding import EncodedPrompt
@@ -12,7 +12,7 @@ from services.gateway.mesh import Mesh, Route
 from services.gateway.output_text import OutputRules, OutputText
 from services.gateway.request import RequestLife
 from services.gateway.request_terms import RequestTerms
-from services.gateway.request_words import JitterFn, RequestSpec
+from services.gateway.request_words import JitterFn, RequestSpec, Tier
 from services.gateway.resume_token import ResumeClaims, StreamFacts, make_resume_token
 from services.gateway.salt import cache_salt
 from services.gateway.sessions import TurnLease
@@ -72,6 +72,9 @@ def new_life(
         num_prompt_ids=len(plan.prompt.ids),
         max_tokens=plan.claims.max_tokens,
         known_output_ids=plan.known_output_ids,
+        was_admitted=spec.resume is not None,
+        known_fingerprint=plan.claims.fingerprint,
+        known_tier=plan.claims.tier,
         deadline_s=plan.deadline_s,
         max_queue_wait_s=spec.max_queue_wait_s,
         max_run_time_s=spec.max_run_time_s,
@@ -111,9 +114,10 @@ def peer_terms(
 
 
 def started_words(
-    plan: Plan, deployment_key: bytes, fingerprint: str, trace_id: str, is_resumable: bool
+    plan: Plan, deployment_key: bytes, promise: tuple[str, Tier], trace_id: str, is_resumable: bool
 ) -> gateway_pb2.GenerateResponse:
-    """The first event."""
+    """The first event. promise is the fingerprint and tier of the engine that it begins or goes on in."""
+    fingerprint, tier = promise
     started = gateway_pb2.Started(
         request_id=plan.facts.request_id,
         seed=plan.facts.seed,
@@ -126,7 +130,6 @@ def started_words(
     )
     if is_resumable:
         started.prompt_ids.extend(plan.prompt.ids)
-        started.resume_token = make_resume_token(
-            deployment_key, plan.tenant, plan.spec, plan.facts, plan.claims
-        )
+        claims = replace(plan.claims, fingerprint=fingerprint, tier=tier)
+        started.resume_token = make_resume_token(deployment_key, plan.tenant, plan.spec, plan.facts, claims)
     return gateway_pb2.GenerateResponse(started=started)

@@ -32,6 +32,7 @@ from services.gateway.request_words import (
     PlaceRefusal,
     RequestSpec,
     ReturnCause,
+    Tier,
     Withdraw,
 )
 
@@ -77,10 +78,21 @@ class RequestLife:
         for choice, known_ids in zip(self.choices, self._spec.known_output_ids, strict=True):
             choice.preferred_engine_id = self._spec.preferred_engine_id
             self._replay(choice, known_ids)
+        if any(self._spec.known_output_ids):
+            self.account.tier = self._spec.known_tier
         waiting = [choice for choice in self.choices if choice.phase is Phase.IDLE]
         if waiting:
             self._commands.append(self._placing.enqueue(waiting))
         return self._after(now)
+
+    def promise(self) -> tuple[str, Tier]:
+        """Fingerprint and tier that hold from here on: of the engine that goes on, else of what is known."""
+        going_on = next((choice for choice in self.choices if choice.engine is not None), None)
+        if going_on is None or going_on.engine is None:
+            return self._spec.known_fingerprint, self.account.tier
+        engine = going_on.engine
+        tier = Tier.CONTINUED if going_on.has_changed_fingerprint else engine.tier
+        return engine.fingerprint, max(self.account.tier, tier)
 
     # a scheduler's words
 
@@ -303,6 +315,8 @@ class RequestLife:
     def _replay(self, choice: Choice, known_ids: Sequence[int]) -> None:
         delta = choice.text.push(known_ids)
         choice.output_ids.extend(known_ids[: delta.num_accepted])
+        if known_ids:
+            choice.fingerprint = self._spec.known_fingerprint
         if delta.finish is not None:
             choice.move(Phase.DONE)
 
@@ -328,7 +342,7 @@ class RequestLife:
     def _begin_decoding(self, choice: Choice, now: float) -> None:
         assert choice.engine is not None
         choice.is_decoding = True
-        has_changed = choice.fingerprint not in ("", choice.engine.fingerprint)
+        has_changed = choice.has_changed_fingerprint
         choice.fingerprint = choice.engine.fingerprint
         choice.avoid_engine_ids = ()
         self.account.computing_at(choice.engine, has_changed)

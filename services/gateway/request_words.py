@@ -205,6 +205,12 @@ class RequestSpec:
     max_tokens: int
     known_output_ids: tuple[tuple[int, ...], ...]
     """Per choice, what the caller already has; empty tuples for a new stream."""
+    was_admitted: bool = False
+    """By another gateway, or an earlier attempt: its wait in queues is over."""
+    known_fingerprint: str = ""
+    """Of the engine that drew the known ids."""
+    known_tier: Tier = Tier.UNSPECIFIED
+    """What was promised of them."""
     deadline_s: float | None = None
     """On the gateway's clock."""
     max_queue_wait_s: float | None = None

@@ -14,10 +14,11 @@ from hashlib import sha256
 from services.contract.errors import MeshError, Reason
 from services.gateway.generation_spec import GenerationSpec
 from services.gateway.identity import Tenant
+from services.gateway.request_words import Tier
 
-_VERSION = 1
-_HEAD = struct.Struct("<BIq")
-"""Version, resolved max_tokens, session version or -1."""
+_VERSION = 2
+_HEAD = struct.Struct("<BIqB")
+"""Version, resolved max_tokens, session version or -1, tier. The fingerprint follows."""
 _MAC_BYTES = 32
 
 
@@ -40,13 +41,18 @@ class ResumeClaims:
     max_tokens: int
     session_version: int | None
     """Version that the turn follows; None without a session."""
+    fingerprint: str = ""
+    """Of the engine that the stream began or went on in."""
+    tier: Tier = Tier.UNSPECIFIED
+    """Promised of the ids up to then."""
 
 
 def make_resume_token(
     deployment_key: bytes, tenant: Tenant, spec: GenerationSpec, facts: StreamFacts, claims: ResumeClaims
 ) -> bytes:
     """The token that `started` tells."""
-    head = _HEAD.pack(_VERSION, claims.max_tokens, _wire_version(claims.session_version))
+    head = _HEAD.pack(_VERSION, claims.max_tokens, _wire_version(claims.session_version), claims.tier)
+    head += claims.fingerprint.encode()
     return head + _mac(deployment_key, tenant, spec, facts, head)
 
 
@@ -54,14 +60,19 @@ def verify_resume_token(
     deployment_key: bytes, tenant: Tenant, spec: GenerationSpec, facts: StreamFacts, token: bytes
 ) -> ResumeClaims:
     """Raises MeshError RESUME_MISMATCH unless the token is of this stream; does not say what differs."""
-    head = token[: _HEAD.size]
-    if len(token) == _HEAD.size + _MAC_BYTES and head[0] == _VERSION:
-        mac = _mac(deployment_key, tenant, spec, facts, head)
-        if hmac.compare_digest(mac, token[_HEAD.size :]):
-            _, max_tokens, session_version = _HEAD.unpack(head)
-            return ResumeClaims(max_tokens, None if session_version < 0 else session_version)
+    head, given = token[:-_MAC_BYTES], token[-_MAC_BYTES:]
+    is_ours = len(head) >= _HEAD.size and head[0] == _VERSION
+    if is_ours and hmac.compare_digest(_mac(deployment_key, tenant, spec, facts, head), given):
+        return _claims(head)
     message = "the resume does not belong to this request, revision, template or session turn"
     raise MeshError(Reason.RESUME_MISMATCH, message, field="resume.resume_token")
+
+
+def _claims(head: bytes) -> ResumeClaims:
+    """Of a head that was found authentic."""
+    _, max_tokens, session_version, tier = _HEAD.unpack_from(head)
+    fingerprint = head[_HEAD.size :].decode()
+    return ResumeClaims(max_tokens, None if session_version < 0 else session_version, fingerprint, Tier(tier))
 
 
 def _wire_version(session_version: int | None) -> int:

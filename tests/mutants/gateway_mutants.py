@@ -150,16 +150,23 @@ TURNS = (
     Mutant(
         name="saving twice is two turns",
         file="services/gateway/sessions.py",
-        old="return found.version if is_ours else None",
+        old="return found.version if is_saved else None",
         new="return None",
         tests=(SESSIONS + "test_saving_twice_is_saving_once",),
     ),
     Mutant(
         name="turn saved again by its resume",
+        file="services/gateway/session.py",
+        old="return self.version - 1 if self._is_last(request_id) else self.version",
+        new="return self.version",
+        tests=(SESSIONS + "test_a_turn_saved_in_part_is_replaced_by_the_resumed_ones_end",),
+    ),
+    Mutant(
+        name="older attempt saves over a higher one",
         file="services/gateway/sessions.py",
-        old="if session.version == version + 1 and session.last_request_id == owner.request_id:",
+        old="if owner.client_attempt <= last:",
         new="if False:",
-        tests=(SESSIONS + "test_a_turn_saved_before_its_stream_was_resumed_is_not_saved_again",),
+        tests=(SESSIONS + "test_an_older_attempt_never_overwrites_a_higher_one",),
     ),
     Mutant(
         name="turn lease not asked for",

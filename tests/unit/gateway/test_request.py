@@ -460,9 +460,69 @@ def test_a_resumed_stream_goes_on_after_what_the_caller_has() -> None:
     assert rig.last(Complete).choices[0].num_tokens == len(ANSWER)
 
 
-def test_a_resume_that_has_everything_needs_no_engine() -> None:
-    rig = Rig(replace(SPEC, known_output_ids=((3, STOP_ID),)))
+RESUMED = replace(
+    SPEC,
+    client_attempt=1,
+    known_output_ids=(tuple(ANSWER[:4]),),
+    was_admitted=True,
+    known_fingerprint="f",
+    known_tier=Tier.SAME_TOKENS,
+)
+
+
+def test_a_resumed_stream_asks_for_the_engine_that_would_draw_alike() -> None:
+    rig = Rig(RESUMED)
     rig.start()
+    assert rig.last(Enqueue).preferred_fingerprint == "f"
+    rig.place()
+    assert rig.life.promise() == ("f", Tier.SAME_TOKENS)
+    rig.tokens(1, 4, ANSWER[4:])
+    assert rig.life.account.tier is Tier.SAME_TOKENS
+
+
+def test_the_tier_drops_when_a_resumed_stream_goes_on_in_another_fingerprint() -> None:
+    rig = Rig(RESUMED)
+    rig.start()
+    rig.place(engine("b", fingerprint="other"))
+    assert rig.life.promise() == ("other", Tier.CONTINUED)
+    rig.tokens(1, 4, ANSWER[4:])
+    assert rig.life.account.tier is Tier.CONTINUED
+
+
+def test_a_dropped_tier_stays_dropped_over_resumes() -> None:
+    rig = Rig(replace(RESUMED, known_tier=Tier.CONTINUED))
+    rig.start()
+    rig.place()
+    assert rig.life.promise() == ("f", Tier.CONTINUED)
+    rig.tokens(1, 4, ANSWER[4:])
+    assert rig.life.account.tier is Tier.CONTINUED
+
+
+def test_a_resume_that_brings_no_ids_may_be_drawn_by_any_engine() -> None:
+    rig = Rig(replace(RESUMED, known_output_ids=((),), known_tier=Tier.CONTINUED))
+    rig.start()
+    assert rig.last(Enqueue).preferred_fingerprint == ""
+    rig.place(engine("b", fingerprint="other"))
+    rig.tokens(1, 0, ANSWER[:1])
+    assert rig.life.promise() == ("other", Tier.BIT_IDENTICAL)
+    assert rig.life.account.tier is Tier.BIT_IDENTICAL
+
+
+def test_a_resumed_stream_was_admitted_before_so_no_queue_is_too_full_or_too_long_for_it() -> None:
+    rig = Rig(replace(RESUMED, max_queue_wait_s=1.0))
+    rig.start()
+    enqueue = rig.last(Enqueue)
+    assert enqueue.was_admitted and enqueue.queue_deadline_s is None
+    rig.tick(1.5)
+    assert not rig.life.is_ended
+    rig.do(rig.life.place_refused(enqueue.place_id, PlaceRefusal.TOO_LARGE, None, rig.now))
+    assert rig.error().reason is Reason.UNAVAILABLE
+
+
+def test_a_resume_that_has_everything_needs_no_engine() -> None:
+    rig = Rig(replace(RESUMED, known_output_ids=((3, STOP_ID),)))
+    rig.start()
+    assert rig.life.promise() == ("f", Tier.SAME_TOKENS) and rig.life.account.tier is Tier.SAME_TOKENS
     assert not rig.all(Enqueue)
     assert rig.last(Complete).choices[0].finish.stop_id == STOP_ID
 

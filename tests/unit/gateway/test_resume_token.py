@@ -8,6 +8,7 @@ from services.contract.errors import MeshError, Reason
 from services.contract.priority import Priority
 from services.gateway.generation_spec import GenerationSpec, Resume, Sampling, SessionTurn, Stop, TextPrompt
 from services.gateway.identity import Tenant
+from services.gateway.request_words import Tier
 from services.gateway.resume_token import (
     ResumeClaims,
     StreamFacts,
@@ -19,7 +20,7 @@ KEY = b"k" * 32
 TENANT = Tenant("acme", b"a" * 16)
 SPEC = GenerationSpec(prompt=TextPrompt("x"), model="m", session=SessionTurn("s", "u", 3))
 FACTS = StreamFacts("r", 2**64 - 1, (1, 2, 3), "rev", "tpl")
-CLAIMS = ResumeClaims(512, 3)
+CLAIMS = ResumeClaims(512, 3, "0123456789abcdef", Tier.SAME_TOKENS)
 TOKEN = make_resume_token(KEY, TENANT, SPEC, FACTS, CLAIMS)
 
 
@@ -31,9 +32,12 @@ def refused(key=KEY, tenant=TENANT, spec=SPEC, facts=FACTS, token=TOKEN):
 
 def test_it_brings_back_what_the_first_gateway_settled():
     assert verify_resume_token(KEY, TENANT, SPEC, FACTS, TOKEN) == CLAIMS
-    claims = ResumeClaims(1, None)
-    token = make_resume_token(KEY, TENANT, SPEC, FACTS, claims)
-    assert verify_resume_token(KEY, TENANT, SPEC, FACTS, token) == claims
+    for claims in (
+        ResumeClaims(1, None),
+        ResumeClaims(1, 0, "fingerprint of another engine's kind \u00e9" * 9),
+    ):
+        token = make_resume_token(KEY, TENANT, SPEC, FACTS, claims)
+        assert verify_resume_token(KEY, TENANT, SPEC, FACTS, token) == claims
 
 
 def test_how_a_caller_asks_again_does_not_matter():
