@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 from pagemesh.v1 import tokenizer_pb2
 from services.chassis.telemetry import TRACEPARENT
-from services.contract.errors import invalid_field
+from services.contract.errors import MeshError, Reason, invalid_field
 from services.gateway.generation_spec import GenerationSpec, IdsPrompt, TruncationSide
 from services.gateway.mesh import Mesh, Route
 from services.gateway.prompt_encoding import (
+    cannot_append,
     check_text_size,
+    check_whole_conversation,
     continue_history,
     encode_request,
     prompt_limit,
@@ -39,7 +41,12 @@ async def encode_prompt(
     deadline_s: float | None,
     traceparent: str,
 ) -> EncodedPrompt:
-    """deadline_s is the caller's. Raises MeshError: TOO_LONG, TEMPLATE, INVALID_FIELD, UNAVAILABLE."""
+    """Where the template only appends, history is the session's ids and the prompt the new turns; else the
+    prompt is the whole conversation and history says only that there is one.
+
+    deadline_s is the caller's. Raises MeshError: TOO_LONG, TEMPLATE, INVALID_FIELD, NOT_SUPPORTED or
+    UNAVAILABLE.
+    """
     mode = _session_mode(route, spec)
     if spec.resume is not None:
         return EncodedPrompt(spec.resume.prompt_ids, 0, route.vocabulary, mode)
@@ -54,10 +61,19 @@ async def encode_prompt(
     kept_history = history if mode == "append" else ()
     if kept_history:
         continue_history(request, kept_history)
+    elif history:
+        check_whole_conversation(spec.prompt, spec)
     elif is_truncated:
         truncate_request(request, spec, max_ids)
     metadata = ((TRACEPARENT, traceparent),)
-    encoded = await mesh.tokenizers.encode(route.model, request, mesh.encode_until_s(deadline_s), metadata)
+    try:
+        encoded = await mesh.tokenizers.encode(
+            route.model, request, mesh.encode_until_s(deadline_s), metadata
+        )
+    except MeshError as error:
+        if error.reason is Reason.NOT_SUPPORTED and error.field == "continuation":
+            raise cannot_append(spec.prompt) from error
+        raise
     ids = (*kept_history, *encoded.ids)
     if not ids:
         raise invalid_field("prompt", "the prompt has no tokens")

@@ -3,6 +3,7 @@
 It calls nobody; it knows no sessions but the history's ids.
 """
 
+import json
 from collections.abc import Sequence
 from typing import cast
 
@@ -13,6 +14,7 @@ from services.gateway.generation_spec import (
     GenerationSpec,
     MessagesPrompt,
     Prompt,
+    Role,
     TextPrompt,
     TruncationSide,
 )
@@ -91,6 +93,44 @@ def check_turn_truncation(spec: GenerationSpec) -> None:
     """A history is never cut silently. Raises MeshError."""
     if spec.session is not None and spec.truncation.side is not TruncationSide.NONE:
         raise invalid_field("truncation.side", "a session's turn is not truncated")
+
+
+def check_whole_conversation(prompt: Prompt, spec: GenerationSpec) -> None:
+    """Under a template that rewrites earlier turns, a session's next turn brings all of them.
+
+    A prompt without any earlier answer is the new turn only; answered as it stands it would forget the rest.
+    Raises MeshError.
+    """
+    if spec.session is not None and spec.session.keep_output_tokens is not None:
+        message = "this model's template rewrites earlier turns: the conversation sent says what is kept"
+        raise invalid_field("session.keep_output_tokens", message)
+    if not _has_answer(prompt):
+        message = "this model's template rewrites earlier turns: every turn sends the whole conversation"
+        raise invalid_field(prompt_field(prompt), message)
+
+
+def cannot_append(prompt: Prompt) -> MeshError:
+    """The tokenizer has no way to write these turns behind an answer."""
+    message = "this model's template cannot append these turns to a session"
+    return MeshError(Reason.NOT_SUPPORTED, message, field=prompt_field(prompt))
+
+
+def prompt_field(prompt: Prompt) -> str:
+    """Path of the field that holds a turn's messages."""
+    return "messages_json" if isinstance(prompt, MessagesPrompt) else "conversation.segments"
+
+
+def _has_answer(prompt: Prompt) -> bool:
+    if isinstance(prompt, ConversationPrompt):
+        return any(segment.role is Role.ASSISTANT for segment in prompt.segments)
+    assert isinstance(prompt, MessagesPrompt), type(prompt)
+    try:
+        messages = json.loads(prompt.json)
+    except (ValueError, RecursionError):
+        return True  # no JSON: the tokenizer says what is wrong with it
+    if not isinstance(messages, list):
+        return True
+    return any(isinstance(message, dict) and message.get("role") == "assistant" for message in messages)
 
 
 def _num_bytes(prompt: Prompt) -> int:

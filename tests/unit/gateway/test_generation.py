@@ -1,6 +1,7 @@
 """A session's turn through the whole pipeline, between peers that answer at once: when and what is saved."""
 
 import asyncio
+import itertools
 import json
 import random
 from collections.abc import Awaitable, Callable
@@ -43,9 +44,11 @@ Write = Callable[[Event], Awaitable[None]]
 class Tokenizers:
     """One model whose every prompt has the same ids."""
 
-    def __init__(self) -> None:
+    def __init__(self, mode: tokenizer_pb2.SessionMode) -> None:
         info = tokenizer_pb2.GetTokenizerInfoResponse(model="m", vocab_size=26)
-        info.session_mode = tokenizer_pb2.SESSION_MODE_APPEND
+        info.session_mode = mode
+        self.requests: list[tokenizer_pb2.EncodeRequest] = []
+        self.refusal: MeshError | None = None
         self._vocabulary = Vocabulary(info, TokenTable.from_definition(json.dumps(DEFINITION).encode()))
 
     async def wait_up(self, *_: object) -> None:
@@ -57,7 +60,10 @@ class Tokenizers:
     def vocabulary(self, _: str) -> Vocabulary:
         return self._vocabulary
 
-    async def encode(self, *_: object) -> Encoded:
+    async def encode(self, _: str, request: tokenizer_pb2.EncodeRequest, *__: object) -> Encoded:
+        self.requests.append(request)
+        if self.refusal is not None:
+            raise self.refusal
         return Encoded(PROMPT, 0, self._vocabulary)
 
 
@@ -80,14 +86,15 @@ class Engine:
     """Draws the answer in one step and then says how it ended, if it does."""
 
     def __init__(self, end: EndCause | None) -> None:
-        self._end = end
+        self.end = end
+        self.drawn = ANSWER
 
     def admit(self, _: str, admission: Any) -> None:
         owner, choice, attempt = admission.owner, admission.choice, admission.attempt
         owner.admitted(choice, attempt, ENGINE)
-        owner.tokens(choice, attempt, 0, ANSWER, None)
-        if self._end is not None:
-            owner.ended(choice, attempt, self._end, Counts(0, 7, 0, 0))
+        owner.tokens(choice, attempt, 0, self.drawn, None)
+        if self.end is not None:
+            owner.ended(choice, attempt, self.end, Counts(0, 7, 0, 0))
 
     def cancel(self, *_: object) -> None: ...
 
@@ -95,19 +102,25 @@ class Engine:
 class Rig:
     """A gateway without sockets, and one session."""
 
-    def __init__(self, end: EndCause | None = EndCause.LENGTH) -> None:
+    def __init__(
+        self,
+        end: EndCause | None = EndCause.LENGTH,
+        mode: tokenizer_pb2.SessionMode = tokenizer_pb2.SESSION_MODE_APPEND,
+    ) -> None:
         clock = asyncio.get_running_loop().time
         self.tenant = Tenant("default", b"")
         self.tasks = Tasks()
+        self.tokenizers = Tokenizers(mode)
+        self.engine = Engine(end)
         self.sessions = Sessions(MemoryStore(clock), KEY, lambda: "s")
         self.events: list[Event] = []
         self.mesh = Mesh(
             settings=GatewaySettings(),
             deployment_key=KEY,
             identities=Identities.anonymous(KEY),
-            tokenizers=cast(Any, Tokenizers()),
+            tokenizers=cast(Any, self.tokenizers),
             placement=cast(Any, Scheduler()),
-            fleet=cast(Any, Engine(end)),
+            fleet=cast(Any, self.engine),
             sessions=self.sessions,
             running=RunningRequests(clock),
             tasks=self.tasks,
@@ -119,11 +132,19 @@ class Rig:
         )
 
     async def run(self, write: Write | None = None, max_tokens: int = len(ANSWER)) -> None:
-        """One turn. Raises as Generation does."""
-        session_id = await self.sessions.open(self.tenant, "", "m")
-        request = gateway_pb2.GenerateRequest(request_id="r1", max_tokens=max_tokens)
-        request.session.id = session_id
-        request.conversation.segments.add(role=gateway_pb2.ROLE_USER, content="hello")
+        """The first turn. Raises as Generation does."""
+        await self.sessions.open(self.tenant, "", "m")
+        await self.turn("r1", ["hello"], write, max_tokens=max_tokens)
+
+    async def turn(
+        self, request_id: str, contents: list[str], write: Write | None = None, **fields: Any
+    ) -> None:
+        """A turn of question, answer, question ... Raises as Generation does."""
+        request = gateway_pb2.GenerateRequest(request_id=request_id, **fields)
+        request.session.id = "s"
+        roles = itertools.cycle((gateway_pb2.ROLE_USER, gateway_pb2.ROLE_ASSISTANT))
+        for role, content in zip(roles, contents, strict=False):
+            request.conversation.segments.add(role=role, content=content)
         await Generation(self.mesh, request, Caller(None, "", None), write or self.keep).run()
 
     async def keep(self, event: Event) -> None:
@@ -181,3 +202,69 @@ async def test_a_cancelled_turn_saves_what_its_caller_has(last: str, saved: obje
     with pytest.raises(asyncio.CancelledError):
         await task
     assert await rig.saved() == saved
+
+
+async def test_where_the_template_only_appends_a_turn_follows_the_history() -> None:
+    rig = Rig()
+    await rig.run()
+    await rig.turn("r2", ["and then?"], max_tokens=len(ANSWER))
+    assert list(rig.tokenizers.requests[1].continuation.tail_ids) == [*PROMPT, *ANSWER]
+    complete = rig.events[-1].complete
+    assert (complete.receipt.session_mode, complete.session_version) == ("append", 2)
+    assert complete.usage.prompt_tokens == len(PROMPT) + len(ANSWER) + len(PROMPT)
+
+
+async def test_where_the_template_rewrites_turns_each_is_the_whole_conversation() -> None:
+    rig = Rig(mode=tokenizer_pb2.SESSION_MODE_RERENDER)
+    await rig.run()
+    await rig.turn("r2", ["hello", "an answer", "and then?"], max_tokens=len(ANSWER))
+    assert not any(request.HasField("continuation") for request in rig.tokenizers.requests)
+    complete = rig.events[-1].complete
+    assert (complete.receipt.session_mode, complete.session_version) == ("rerender", 2)
+    assert complete.usage.prompt_tokens == len(PROMPT)
+    with pytest.raises(MeshError) as caught:
+        await rig.turn("r3", ["and then?"])
+    assert (caught.value.reason, caught.value.field) == (Reason.INVALID_FIELD, "conversation.segments")
+    assert (await rig.saved())[0] == 2
+
+
+async def test_turns_that_cannot_be_appended_are_refused_by_the_callers_own_field() -> None:
+    rig = Rig()
+    await rig.run()
+    rig.tokenizers.refusal = MeshError(Reason.NOT_SUPPORTED, "no", field="continuation")
+    with pytest.raises(MeshError) as caught:
+        await rig.turn("r2", ["and then?"])
+    assert (caught.value.reason, caught.value.field) == (Reason.NOT_SUPPORTED, "conversation.segments")
+
+
+async def test_a_cancelled_turn_that_is_resumed_is_saved_whole_in_its_own_place() -> None:
+    rig, first = Rig(), asyncio.Event()
+    started: list[Event] = []
+
+    async def write(event: Event) -> None:
+        started.append(event)
+        if event.WhichOneof("event") == "token":
+            first.set()
+
+    rig.engine.drawn = ANSWER[:2]
+    rig.engine.end = None
+    task = asyncio.ensure_future(rig.run(write))
+    await first.wait()
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await rig.saved() == (1, (*PROMPT, *ANSWER[:2]))
+    rig.engine.drawn, rig.engine.end = ANSWER, EndCause.LENGTH
+    told = started[0].started
+    resume = gateway_pb2.Resume(
+        next_seq_id=2,
+        prompt_ids=told.prompt_ids,
+        choices=[gateway_pb2.ResumeChoice(output_ids=ANSWER[:2])],
+        resume_token=told.resume_token,
+    )
+    await rig.turn("r1", ["hello"], max_tokens=len(ANSWER), client_attempt=1, seed=told.seed, resume=resume)
+    assert [event.seq_id for event in rig.events] == [2, 3, 4]
+    complete = rig.events[-1].complete
+    assert complete.receipt.history_saved and complete.session_version == 1
+    assert await rig.saved() == (1, (*PROMPT, *ANSWER))

@@ -6,6 +6,8 @@ from services.contract.errors import MeshError, Reason
 from services.gateway.generation_spec import (
     ConversationPrompt,
     GenerationSpec,
+    MessagesPrompt,
+    Prompt,
     Role,
     Segment,
     SessionTurn,
@@ -16,6 +18,7 @@ from services.gateway.generation_spec import (
 from services.gateway.prompt_encoding import (
     check_text_size,
     check_turn_truncation,
+    check_whole_conversation,
     continue_history,
     encode_request,
     prompt_limit,
@@ -74,3 +77,45 @@ def test_a_history_is_not_cut() -> None:
     check_turn_truncation(spec(session=turn))
     with pytest.raises(MeshError):
         check_turn_truncation(spec(session=turn, truncation=Truncation(TruncationSide.LEFT)))
+
+
+QUESTION, REPLY = Segment(Role.USER, "q"), Segment(Role.ASSISTANT, "a")
+TURN = SessionTurn("s", "u", 1)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "field"),
+    [
+        (ConversationPrompt((QUESTION,)), "conversation.segments"),
+        (ConversationPrompt((Segment(Role.SYSTEM, "s"), QUESTION)), "conversation.segments"),
+        (MessagesPrompt('[{"role": "user", "content": "assistant"}]'), "messages_json"),
+    ],
+)
+def test_a_turn_that_cannot_be_the_whole_conversation_is_refused_where_that_is_needed(
+    prompt: Prompt, field: str
+) -> None:
+    with pytest.raises(MeshError) as caught:
+        check_whole_conversation(prompt, spec(prompt=prompt, session=TURN))
+    assert (caught.value.reason, caught.value.field) == (Reason.INVALID_FIELD, field)
+    assert "whole conversation" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        ConversationPrompt((QUESTION, REPLY, QUESTION)),
+        MessagesPrompt('[{"role": "user"}, {"role": "assistant"}, {"role": "user"}]'),
+        MessagesPrompt("no JSON: the tokenizer says so"),
+        MessagesPrompt('{"the tokenizer": "says so"}'),
+        MessagesPrompt("[" * 100_000),
+    ],
+)
+def test_a_whole_conversation_or_one_the_tokenizer_will_refuse_passes(prompt: Prompt) -> None:
+    check_whole_conversation(prompt, spec(prompt=prompt, session=TURN))
+
+
+def test_nothing_of_an_answer_is_kept_by_number_where_the_caller_sends_it() -> None:
+    prompt = ConversationPrompt((QUESTION, REPLY, QUESTION))
+    with pytest.raises(MeshError) as caught:
+        check_whole_conversation(prompt, spec(prompt=prompt, session=SessionTurn("s", "u", 1, 0)))
+    assert caught.value.field == "session.keep_output_tokens"
