@@ -4,6 +4,7 @@
 gone, or if the tests are red without any.
 """
 
+import os
 import sys
 import tempfile
 import time
@@ -18,7 +19,7 @@ from tests.mutants.checkout import Checkout, Outcome, Verdict, working_tree
 from tests.mutants.mutant import Mutant
 
 ROOT = Path(__file__).parents[2]
-NUM_CHECKOUTS = 2
+NUM_CHECKOUTS = min(os.cpu_count() or 1, 8)
 NUM_SHOWN_LINES = 30
 WORDS = {Verdict.GREEN: "SURVIVED", Verdict.BROKEN: "BROKEN"}
 

@@ -13,8 +13,8 @@ MODEL = (
     Mutant(
         name="rope off by one after a hit",
         file="services/engine/executors/torch_executor.py",
-        old="np.arange(row.start, row.start + len(row.chunk_ids))",
-        new="np.arange(row.start, row.start + len(row.chunk_ids)) + (row.start > 0 and len(row.chunk_ids) > 1)",
+        old="np.arange(row.start, row.start + len(row.chunk_ids)) for",
+        new="np.arange(row.start, row.start + (n := len(row.chunk_ids))) + (row.start and n > 1) for",
         tests=(TORCH + "test_alone_batched_warm_and_resumed_draw_the_same_ids[llama]",),
     ),
     Mutant(

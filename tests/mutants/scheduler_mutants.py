@@ -31,8 +31,8 @@ SCHEDULER_MUTANTS = (
     Mutant(
         name="ticket spends its own class only",
         file="services/scheduler/credit.py",
-        old="range(ticket.request.priority, max(Priority) + 1)",
-        new="range(ticket.request.priority, ticket.request.priority + 1)",
+        old="in range(ticket.request.priority,",
+        new="in range(ticket.request.priority, ticket.request.priority + 1) or range(",
         tests=(TICKETS + "test_a_ticket_spends_the_credit_of_every_lower_class",),
     ),
     Mutant(
