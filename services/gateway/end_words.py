@@ -4,11 +4,15 @@ from dataclasses import dataclass
 from typing import cast
 
 from pagemesh.v1 import gateway_pb2, generation_pb2
+from services.contract.status import cut
 from services.gateway.account import Account
 from services.gateway.encoding import EncodedPrompt
 from services.gateway.hop_clock import HopClock, Stage
 from services.gateway.request import RequestLife
 from services.gateway.request_words import ChoiceEnd, Complete
+
+MAX_NAME_BYTES = 128
+"""Of what peers say of themselves: a receipt must fit into a status's details."""
 
 
 @dataclass(slots=True)
@@ -50,7 +54,7 @@ def receipt_words(facts: EndFacts, now: float) -> generation_pb2.Receipt:
         hops=_hop_words(facts.hops, now),
         elapsed_ms=(now - arrived_s) * 1e3,
         ttft_ms=(facts.first_token_s - arrived_s) * 1e3 if facts.first_token_s is not None else 0.0,
-        queue_reason=account.queue_reason,
+        queue_reason=cut(account.queue_reason, MAX_NAME_BYTES),
         prompt_tokens=facts.num_prompt_tokens,
         cached_tokens=account.num_cached,
         computed_tokens=account.num_computed,
@@ -65,8 +69,8 @@ def receipt_words(facts: EndFacts, now: float) -> generation_pb2.Receipt:
         history_saved=facts.is_history_saved,
     )
     if account.engine is not None:
-        receipt.engine_id = account.engine.engine_id
-        receipt.system_fingerprint = account.engine.fingerprint
+        receipt.engine_id = cut(account.engine.engine_id, MAX_NAME_BYTES)
+        receipt.system_fingerprint = cut(account.engine.fingerprint, MAX_NAME_BYTES)
     if facts.prompt is not None:
         receipt.session_mode = facts.prompt.session_mode
         receipt.truncated_tokens = facts.prompt.num_truncated

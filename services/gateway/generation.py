@@ -213,7 +213,8 @@ class Generation:
 
     def _started(self, plan: Plan, live: LiveRequest) -> gateway_pb2.GenerateResponse:
         max_message_bytes = self._mesh.settings.max_message_bytes
-        is_resumable = plan.is_resumable(self._request.ByteSize(), max_message_bytes)
+        num_request_bytes = self._request.ByteSize() - self._request.resume.ByteSize()
+        is_resumable = plan.is_resumable(num_request_bytes, max_message_bytes)
         key = self._mesh.deployment_key
         return started_words(plan, key, live.life.promise(), self._trace.trace_id, is_resumable)
 

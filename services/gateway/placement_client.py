@@ -157,12 +157,18 @@ class PlacementClient:
         self._owners.pop(owner, None)
 
     def enqueue(self, waiting: Waiting) -> None:
-        """Sends it to the least loaded scheduler that knows engines of its model, or to the next one up."""
+        """Sends it to the least loaded scheduler that takes work and knows engines of its model.
+
+        While none is up it waits for the next one.
+        """
         candidates = [link for link in self._links if link.is_up]
         if not candidates:
             self._homeless.append(waiting)
             return
-        best = min(candidates, key=lambda link: (not link.serves(waiting.model), link.num_outstanding))
+        best = min(
+            candidates,
+            key=lambda link: (link.is_draining, not link.serves(waiting.model), link.num_outstanding),
+        )
         best.enqueue(waiting)
 
     def withdraw(self, waiting: Waiting) -> None:
@@ -212,6 +218,8 @@ class SchedulerLink:
     client: PlacementClient
     stub: "scheduler_pb2_grpc.SchedulerServiceAsyncStub"
     models: dict[str, ModelLimits] = field(default_factory=dict)
+    is_draining: bool = False
+    """It said so; its stream may stay up for as long as its drain takes."""
     _stream: PlaceStream | None = None
     _waiting: dict[int, Waiting] = field(default_factory=dict)
     _last_handle: int = 0
@@ -273,7 +281,7 @@ class SchedulerLink:
     def _down(self, reason: str) -> None:
         if self._stream is None:
             return
-        self._stream = None
+        self._stream, self.is_draining = None, False
         self.models = {}
         waiting, self._waiting = self._waiting, {}
         logger.warning(
@@ -297,6 +305,7 @@ class SchedulerLink:
             waiting = self._waiting.pop(refused.handle, None)
             if waiting is not None:
                 refusal = _REFUSALS.get(refused.refusal, PlaceRefusal.INVALID)
+                self.is_draining |= refusal is PlaceRefusal.DRAINING
                 waiting.link = None
                 waiting.owner.place_refused(waiting.place_id, refusal, refused.retry_delay_us / 1e6 or None)
 

@@ -19,7 +19,13 @@ from services.gateway.sessions import TurnLease
 from services.gateway.settings import GatewaySettings
 
 MAX_ID_BYTES = 5
-"""Of one id in a resume's message, at most."""
+"""Of one id in a message, at most."""
+RESUME_BYTES = 1024
+"""Of all else that a resume adds: token, identity, seed, the frames around its ids."""
+CHOICE_BYTES = 16
+"""Of a choice's frame in a resume."""
+MAX_STARTED_BYTES = 2**20
+"""No reply is larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +55,23 @@ class Plan:
         return self.spec.resume.output_ids if self.spec.resume is not None else ((),) * self.spec.n
 
     def is_resumable(self, num_request_bytes: int, max_message_bytes: int) -> bool:
-        """A resume repeats the request and adds all ids; it must not be over the limit at any point."""
-        num_ids = len(self.prompt.ids) + self.spec.n * self.claims.max_tokens
-        return num_request_bytes + num_ids * MAX_ID_BYTES < max_message_bytes
+        """Whether `started` can tell the prompt's ids, and every resume bring back all ids.
+
+        num_request_bytes are those of the request without its own resume.
+        """
+        num_output_ids = self.spec.n * self.claims.max_tokens
+        return can_resume(
+            num_request_bytes, len(self.prompt.ids), num_output_ids, self.spec.n, max_message_bytes
+        )
+
+
+def can_resume(
+    num_request_bytes: int, num_prompt_ids: int, num_output_ids: int, n: int, max_message_bytes: int
+) -> bool:
+    """A resume repeats the request and adds all ids; it must not be over the limit at any point."""
+    num_started_bytes = RESUME_BYTES + num_prompt_ids * MAX_ID_BYTES
+    num_bytes = num_request_bytes + num_started_bytes + num_output_ids * MAX_ID_BYTES + n * CHOICE_BYTES
+    return num_started_bytes <= MAX_STARTED_BYTES and num_bytes <= max_message_bytes
 
 
 def new_life(

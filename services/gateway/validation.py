@@ -33,6 +33,8 @@ from services.gateway.sampling_validation import validate_sampling
 MAX_STOP_TEXTS = 16
 MAX_STOP_TEXT_BYTES = 256
 MAX_STOP_IDS = 64
+MAX_SEQ_ID = 2**63
+"""A stream that goes on behind it would not get far enough to run out of numbers."""
 _NO_MESSAGES = re.compile(r"\s*(\[\s*\]\s*)?")
 
 
@@ -208,6 +210,9 @@ def _resume(request: gateway_pb2.GenerateRequest, vocab_size: int) -> Resume | N
     resume = request.resume
     if not resume.prompt_ids:
         raise invalid_field("resume.prompt_ids", "a resume sends the prompt ids that `started` told")
+    if resume.next_seq_id > MAX_SEQ_ID:
+        message = f"at most {MAX_SEQ_ID}; given {resume.next_seq_id}"
+        raise invalid_field("resume.next_seq_id", message)
     if not resume.resume_token:
         raise invalid_field("resume.resume_token", "a resume sends the token that `started` told")
     output_ids = tuple(

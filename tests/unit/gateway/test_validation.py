@@ -134,6 +134,7 @@ REFUSED = [
     (RESUME.replace("client_attempt: 1", ""), "client_attempt"),
     (RESUME.replace("seed: 5", ""), "seed"),
     (RESUME.replace("prompt_ids: 1", ""), "resume.prompt_ids"),
+    (RESUME.replace("next_seq_id: 3", f"next_seq_id: {2**64 - 1}"), "resume.next_seq_id"),
     (RESUME.replace("prompt_ids: 1", "prompt_ids: [1, 100]"), "resume.prompt_ids[1]"),
     (RESUME.replace('resume_token: "t"', ""), "resume.resume_token"),
     (RESUME.replace("[2, 3]", "[2, -3]"), "resume.choices[0].output_ids[1]"),
