@@ -20,6 +20,8 @@ In_co = TypeVar("In_co", bound=Message, covariant=True)
 
 ENDED = "ended by the peer"
 CLOSED = "closed here"
+LAST_WRITE_S = 1.0
+"""So long an end waits for the write that gRPC holds: a server's call takes no status before it is over."""
 
 logger = logging.getLogger(__name__)
 
@@ -77,11 +79,10 @@ class MessageStream(Generic[Out, In]):
         self._last_heard_s = self._loop.time()
         self._tick_due_s = self._last_heard_s + timing.heartbeat_s
         self._timer = self._loop.call_at(self._tick_due_s, self._tick)
-        self._tasks = (
-            self._loop.create_task(self._read_all(), name="stream reader"),
-            self._loop.create_task(self._write_all(), name="stream writer"),
-        )
-        for task in self._tasks:
+        self._is_writing = False
+        self._reader = self._loop.create_task(self._read_all(), name="stream reader")
+        self._writer = self._loop.create_task(self._write_all(), name="stream writer")
+        for task in (self._reader, self._writer):
             task.add_done_callback(self._on_task_done)
 
     @classmethod
@@ -161,7 +162,7 @@ class MessageStream(Generic[Out, In]):
     async def wait_closed(self) -> str:
         """Waits until the stream is down and its tasks have ended; says why."""
         await self._closed.wait()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(self._reader, self._writer, return_exceptions=True)
         assert self._reason is not None
         return self._reason
 
@@ -188,8 +189,11 @@ class MessageStream(Generic[Out, In]):
         self._reason = reason
         self._timer.cancel()
         self._outbox.clear()
-        for task in self._tasks:
-            task.cancel()
+        self._reader.cancel()
+        if self._is_writing:
+            self._loop.call_later(LAST_WRITE_S, self._writer.cancel)
+        else:
+            self._writer.cancel()
         self._is_flushed.set()
         self._closed.set()
         self._wake_consumer()
@@ -217,7 +221,11 @@ class MessageStream(Generic[Out, In]):
         try:
             while True:
                 while self._outbox:
+                    self._is_writing = True
                     await self._transport.write(self._outbox.popleft())
+                    self._is_writing = False
+                if self._reason is not None:
+                    return
                 self._is_flushed.set()
                 self._has_output.clear()
                 await self._has_output.wait()
@@ -282,8 +290,8 @@ class _CallTransport(Generic[Out, In]):
 class _ContextTransport(Generic[Out, In]):
     """A server's context. It cannot cancel: the handler returns as soon as its iteration ends.
 
-    A write that the peer does not read then keeps gRPC's call, not the handler, until the peer reads, cancels
-    or fails the keep-alive.
+    A write that the peer does not read keeps the handler for LAST_WRITE_S; then only gRPC's call, until the peer
+    reads, cancels or fails the keep-alive.
     """
 
     def __init__(self, requests: AsyncIterator[In], context: "grpc.aio.ServicerContext[In, Out]") -> None:

@@ -271,6 +271,36 @@ async def test_undecodable_message_ends_the_stream_alone(start: Any) -> None:
     await good.__aexit__()
 
 
+async def test_an_end_while_a_write_is_under_way_reaches_the_peer(
+    start: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bytes that end the stream come while the hello is being written: gRPC takes no status before that is over."""
+    _, channel = await start(engine=Engine(_echo, StreamTiming()))
+    for _ in range(20):
+        call = channel.stream_stream("/pagemesh.v1.EngineService/Run")()
+        await call.write(b"\xff\xff\xff")
+        async with asyncio.timeout(3):
+            while await call.read() is not grpc.aio.EOF:
+                pass
+            assert await call.code() is grpc.StatusCode.OK
+    assert not [record for record in caplog.records if record.name.startswith("grpc")]
+
+
+async def test_a_write_that_never_ends_holds_the_end_for_a_second_at_most() -> None:
+    peer = PlayedPeer()
+    peer.window.clear()
+    stream = _over(peer)
+    stream.send(_request(1))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    start_s = asyncio.get_running_loop().time()
+    stream.close()
+    stream_down_s = asyncio.get_running_loop().time() - start_s
+    await stream.wait_closed()
+    assert stream_down_s < 0.1 and not stream.is_open
+    assert 0.9 <= asyncio.get_running_loop().time() - start_s < 1.5
+
+
 async def test_undecodable_answer_breaks_the_stream() -> None:
     async def babble(requests: Any, context: Any) -> None:
         await context.write(b"\xff\xff\xff")
