@@ -1,4 +1,4 @@
-"""What a mesh must come back to after every case: nothing runs, waits or holds a block; nobody died."""
+"""What a mesh must come back to after every case: nothing runs, waits or holds a block, nobody died."""
 
 from tests.support.mesh import Mesh
 
@@ -8,6 +8,8 @@ GAUGES = {
     "engine": ("running_sequences", "waiting_sequences"),
     "tokenizer": (),
 }
+SPARE_TASKS = 4
+"""For each engine a peer keeps so many tasks from the first request on: its stream to it is opened then."""
 TROUBLE = ("Traceback (most recent call last)", "Task was destroyed", "was never retrieved")
 
 
@@ -18,6 +20,8 @@ class Baseline:
         self._mesh = mesh
         self._pids = {name: mesh.pid(name) for name in mesh.names}
         self._num_lines = {name: len(mesh.logs(name)) for name in mesh.names}
+        self._num_tasks = {name: self._tasks(name) for name in mesh.names}
+        self._spare_tasks = SPARE_TASKS * sum(name.startswith("engine") for name in mesh.names)
 
     def check(self, timeout_s: float = 5.0) -> None:
         """Waits until the mesh is idle; raises AssertionError with what still holds something."""
@@ -44,7 +48,12 @@ class Baseline:
                 started = metrics.total("pagemesh_gateway_started_total")
                 ended = metrics.total("pagemesh_gateway_requests_total")
                 found[f"{name} requests without an end"] = started - ended
+            more_tasks = self._tasks(name) - self._num_tasks[name]
+            found[f"{name} more tasks"] = max(0.0, more_tasks - self._spare_tasks)
         return {name: value for name, value in found.items() if value}
+
+    def _tasks(self, name: str) -> float:
+        return self._mesh.metrics(name).value("pagemesh_process_tasks")
 
     def trouble(self) -> list[str]:
         """Lines of a log that no request may cause."""
