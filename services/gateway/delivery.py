@@ -60,7 +60,11 @@ class Delivery:
         response.seq_id = self._outbox.number()
         timestamp = response.timestamp
         timestamp.seconds, timestamp.nanos = divmod(time.time_ns(), 10**9)
-        await self._write(response)
+        self._write_since_s = self._loop.time()
+        try:
+            await self._write_message(response)
+        finally:
+            self._write_since_s = None
 
     async def run(
         self, live: LiveRequest, make_started: Callable[[], gateway_pb2.GenerateResponse]
@@ -72,18 +76,11 @@ class Delivery:
             await self.send(make_started())
         while True:
             while (tokens := self._outbox.take()) is not None:
-                await self.send(gateway_pb2.GenerateResponse(token=_token(tokens)))
+                await self.send(_token(tokens))
                 self._delivered(tokens)
             if live.end is not None:
                 return live.end
             await live.wait_news()
-
-    async def _write(self, response: gateway_pb2.GenerateResponse) -> None:
-        self._write_since_s = self._loop.time()
-        try:
-            await self._write_message(response)
-        finally:
-            self._write_since_s = None
 
     def _delivered(self, tokens: EmitTokens) -> None:
         now, choice = self._loop.time(), tokens.choice
@@ -113,13 +110,17 @@ class Delivery:
             self._task.cancel()
 
 
-def _token(tokens: EmitTokens) -> gateway_pb2.Token:
-    token = gateway_pb2.Token(
-        choice=tokens.choice, first_output_index=tokens.first_index, ids=tokens.ids, text=tokens.text
-    )
+def _token(tokens: EmitTokens) -> gateway_pb2.GenerateResponse:
+    """Filled in place: copying a token into its response costs more than all else here."""
+    response = gateway_pb2.GenerateResponse()
+    token = response.token
+    token.choice = tokens.choice
+    token.first_output_index = tokens.first_index
+    token.ids.extend(tokens.ids)
+    token.text = tokens.text
     if tokens.logprobs is not None:
         token.logprobs.extend(map(_output_logprobs, tokens.logprobs))
-    return token
+    return response
 
 
 def _output_logprobs(column: ChoiceLogprobs) -> generation_pb2.OutputLogprobs:

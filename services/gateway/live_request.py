@@ -64,7 +64,9 @@ class LiveRequest:
         self._trace = trace
         self._observer = observer
         self._loop = asyncio.get_running_loop()
-        self._news = asyncio.Event()
+        self._has_news = False
+        self._news: asyncio.Future[None] | None = None
+        """Of the one who waits for news: cheaper than an event, which is waited for with every token."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = inf
         self._todo: deque[Command] = deque()
@@ -75,8 +77,10 @@ class LiveRequest:
 
     async def wait_news(self) -> None:
         """Waits for something to write: an engine, tokens or the end."""
-        await self._news.wait()
-        self._news.clear()
+        if not self._has_news:
+            self._news = self._loop.create_future()
+            await self._news
+        self._has_news = False
 
     def start(self) -> None:
         """Asks for a place."""
@@ -92,6 +96,11 @@ class LiveRequest:
         self._placement.unwatch(self)
         if self._timer is not None:
             self._timer.cancel()
+
+    def _tell_news(self) -> None:
+        self._has_news = True
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
 
     # what schedulers say
 
@@ -117,7 +126,7 @@ class LiveRequest:
         self._observer.running(True)
         if not self.has_engine:
             self.has_engine = True
-            self._news.set()
+            self._tell_news()
 
     def admit_unsent(self, choice: int, attempt: int, is_reachable: bool) -> None:
         self._trace.end(f"run {choice} {attempt}", "unsent")
@@ -140,7 +149,11 @@ class LiveRequest:
         logprobs: Sequence[ChoiceLogprobs] | None,
     ) -> None:
         now = self._loop.time()
-        self._carry_out(self.life.tokens(choice, attempt, first_index, ids, logprobs, now=now))
+        commands = self.life.tokens(choice, attempt, first_index, ids, logprobs, now=now)
+        if len(commands) == 1 and isinstance(commands[0], EmitTokens) and not self._is_carrying_out:
+            self._emit(commands[0])  # nothing else followed: so it is with almost every token
+        else:
+            self._carry_out(commands)
         if self.life.account.num_stale != self._num_stale:
             self._observer.stale(self.life.account.num_stale - self._num_stale)
             self._num_stale = self.life.account.num_stale
@@ -176,8 +189,7 @@ class LiveRequest:
     def _do(self, command: Command) -> None:
         match command:
             case EmitTokens():
-                self.outbox.add(command)
-                self._news.set()
+                self._emit(command)
             case Enqueue():
                 self._enqueue(command)
             case Withdraw():
@@ -193,9 +205,13 @@ class LiveRequest:
                     self._fleet.cancel(address, self, command.choice, command.gateway_attempt)
             case Complete() | Fail():
                 self.end = command
-                self._news.set()
+                self._tell_news()
                 if self.on_end is not None:
                     self.on_end(command)
+
+    def _emit(self, tokens: EmitTokens) -> None:
+        self.outbox.add(tokens)
+        self._tell_news()
 
     def _enqueue(self, command: Enqueue) -> None:
         attributes = {
