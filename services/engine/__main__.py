@@ -1,5 +1,7 @@
 """`python -m services.engine`."""
 
+import os
+
 from services.chassis.entry import run_process
 from services.chassis.log import start_logging
 from services.chassis.settings import load_settings
@@ -23,6 +25,9 @@ EXPECTED = (
 
 def main() -> None:
     """Serves until SIGTERM."""
+    # Compute threads that spin while they wait take the cores that the other processes of one machine need:
+    # a step of four rows beside a busy neighbour takes four times as long. Read when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     settings = load_settings(EngineSettings)
     start_logging(SERVICE, settings.log_level)
     run_process(SERVICE, lambda: serve(settings), expected=EXPECTED)

@@ -38,7 +38,7 @@ class SamplingSpec:
 
 @dataclass(frozen=True, slots=True)
 class SequenceSpec:
-    """A sequence as an executor meets it. The executor keeps its own copy of the ids and appends what it draws."""
+    """A sequence as an executor meets it; it keeps its own copy of the ids and appends what it draws."""
 
     sequence_id: int
     ids: tuple[int, ...]
@@ -80,7 +80,7 @@ class RowOutput:
     logprobs: tuple[DrawnLogprobs, ...] | None
     """One per drawn id, if the sequence asked."""
     is_usable: bool
-    """False if the row's values are not finite or every id is masked: the sequence ends, nothing of it is indexed."""
+    """False if its values are not finite or every id is masked: it ends, nothing of it is indexed."""
 
 
 @dataclass(frozen=True, slots=True)
