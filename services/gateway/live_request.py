@@ -11,10 +11,11 @@ from math import inf
 
 from pagemesh.v1 import engine_pb2, scheduler_pb2
 from services.contract.errors import MeshError
-from services.gateway.engine_client import Admission, EngineFleet
+from services.gateway.engine_fleet import EngineFleet
+from services.gateway.engine_link import Admission
 from services.gateway.observer import RequestObserver
 from services.gateway.outbox import Outbox
-from services.gateway.placement_client import PlacementClient, Waiting
+from services.gateway.placement_client import PlacementClient
 from services.gateway.request import RequestLife
 from services.gateway.request_terms import RequestTerms
 from services.gateway.request_trace import RequestTrace
@@ -36,6 +37,7 @@ from services.gateway.request_words import (
     ReturnCause,
     Withdraw,
 )
+from services.gateway.scheduler_link import Waiting
 
 
 class LiveRequest:

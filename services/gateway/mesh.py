@@ -9,11 +9,12 @@ from opentelemetry.trace import Tracer
 from services.chassis.tasks import Tasks
 from services.contract.block_hash import block_hashes
 from services.contract.errors import MeshError, Reason, invalid_field, unavailable
-from services.gateway.engine_client import EngineFleet
+from services.gateway.engine_fleet import EngineFleet
 from services.gateway.identity import Identities
 from services.gateway.metrics import GatewayMetrics
-from services.gateway.placement_client import ModelLimits, PlacementClient
+from services.gateway.placement_client import PlacementClient
 from services.gateway.running_requests import RunningRequests
+from services.gateway.scheduler_words import ModelLimits
 from services.gateway.sessions import Sessions
 from services.gateway.settings import GatewaySettings
 from services.gateway.tokenizer_client import TokenizerPool, Vocabulary

@@ -18,7 +18,7 @@ from services.chassis.server import Server
 from services.chassis.tasks import Tasks
 from services.chassis.telemetry import start_metrics, start_telemetry
 from services.gateway.addresses import Addresses
-from services.gateway.engine_client import EngineFleet
+from services.gateway.engine_fleet import EngineFleet
 from services.gateway.identity import Identities, KeysFileError
 from services.gateway.mesh import Mesh
 from services.gateway.metrics import GatewayMetrics

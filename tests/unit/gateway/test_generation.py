@@ -20,9 +20,9 @@ from services.gateway.generation_spec import SessionTurn
 from services.gateway.identity import Identities, Tenant
 from services.gateway.mesh import Mesh
 from services.gateway.metrics import GatewayMetrics
-from services.gateway.placement_client import ModelLimits
 from services.gateway.request_words import Counts, EndCause, EngineFacts, Placement, Ticket, Tier
 from services.gateway.running_requests import RunningRequests
+from services.gateway.scheduler_words import ModelLimits
 from services.gateway.sessions import Sessions
 from services.gateway.settings import GatewaySettings
 from services.gateway.store.memory import MemoryStore

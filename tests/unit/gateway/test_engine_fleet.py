@@ -12,7 +12,8 @@ import grpc
 from pagemesh.v1 import engine_pb2, engine_pb2_grpc
 from services.chassis.stream import MessageStream
 from services.chassis.tasks import Tasks
-from services.gateway.engine_client import Admission, EngineFleet
+from services.gateway.engine_fleet import EngineFleet
+from services.gateway.engine_link import Admission
 from services.gateway.request_words import (
     AdmitRefusal,
     ChoiceLogprobs,

@@ -1,21 +1,26 @@
-"""Run streams to engines: one per address, dialled when a ticket names it, kept while the engine lives.
+"""The Run stream to one engine's address: admits and cancels one way, what becomes of them the other.
 
-It carries admits and cancels one way and hands what comes back to each admit's owner; it judges no tokens.
+It hands what comes back to each admit's owner; it judges no tokens.
 """
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import grpc
-
 from pagemesh.v1 import engine_pb2, engine_pb2_grpc
 from services.chassis.backoff import Backoff
 from services.chassis.stream import MessageStream, StreamBroken
-from services.chassis.tasks import Tasks
+from services.gateway.engine_words import (
+    account_of,
+    admit_refusal,
+    end_cause,
+    engine_facts,
+    is_consistent,
+    return_cause,
+    step_rows,
+)
 from services.gateway.request_words import (
     AdmitRefusal,
     ChoiceLogprobs,
@@ -23,7 +28,6 @@ from services.gateway.request_words import (
     EndCause,
     EngineFacts,
     ReturnCause,
-    Tier,
 )
 
 HELLO_S = 2.0
@@ -33,27 +37,10 @@ FORGET_S = 60.0
 RunStream = MessageStream[engine_pb2.RunRequest, engine_pb2.RunResponse]
 AdmitWords = Callable[[int], engine_pb2.Admit]
 """Makes the admit's message for a handle, at the moment it is sent."""
+ReachFn = Callable[[str, str, bool], None]
+"""engine_id, engine_boot_id, is_reachable."""
 
 logger = logging.getLogger(__name__)
-
-_REFUSALS = {
-    engine_pb2.RUN_REFUSAL_WRONG_BOOT: AdmitRefusal.WRONG_BOOT,
-    engine_pb2.RUN_REFUSAL_DRAINING: AdmitRefusal.DRAINING,
-    engine_pb2.RUN_REFUSAL_NO_ROOM: AdmitRefusal.NO_ROOM,
-    engine_pb2.RUN_REFUSAL_STALE: AdmitRefusal.STALE,
-}
-_RETURNS = {
-    engine_pb2.RETURN_REASON_SUSPECT: ReturnCause.SUSPECT,
-    engine_pb2.RETURN_REASON_DRAINING: ReturnCause.DRAINING,
-}
-_ENDS = {
-    engine_pb2.END_REASON_STOP: EndCause.STOP,
-    engine_pb2.END_REASON_LENGTH: EndCause.LENGTH,
-    engine_pb2.END_REASON_CANCELLED: EndCause.CANCELLED,
-    engine_pb2.END_REASON_DEADLINE: EndCause.DEADLINE,
-    engine_pb2.END_REASON_BAD_LOGITS: EndCause.BAD_LOGITS,
-}
-_TIERS: dict[int, Tier] = {int(tier): tier for tier in Tier}
 
 
 class AdmitOwner(Protocol):
@@ -86,68 +73,6 @@ class Admission:
     engine_id: str
     engine_boot_id: str
     words: AdmitWords
-
-
-ReachFn = Callable[[str, str, bool], None]
-"""engine_id, engine_boot_id, is_reachable."""
-
-
-class EngineFleet:
-    """All Run streams of this gateway."""
-
-    def __init__(
-        self,
-        *,
-        open_channel: Callable[[str], grpc.aio.Channel],
-        hello: engine_pb2.RunHello,
-        tasks: Tasks,
-        rng: random.Random,
-        on_reach: ReachFn,
-        on_unknown_tokens: Callable[[int], None],
-    ) -> None:
-        self._open_channel = open_channel
-        self._hello = hello
-        self._tasks = tasks
-        self._rng = rng
-        self._on_reach = on_reach
-        self._on_unknown_tokens = on_unknown_tokens
-        self._links: dict[str, EngineLink] = {}
-
-    def admit(self, address: str, admission: Admission) -> None:
-        """Sends it as soon as there is a stream to the process that its ticket names."""
-        link = self._links.get(address)
-        if link is None:
-            backoff = Backoff(self._rng)
-            link = EngineLink(address, self._hello, backoff, self._on_reach, self._on_unknown_tokens)
-            self._links[address] = link
-            self._tasks.spawn(self._keep(link), f"run stream to {address}", critical=True)
-        link.admit(admission)
-
-    def cancel(self, address: str, owner: AdmitOwner, choice: int, attempt: int) -> None:
-        """Ends an admit, sent or not."""
-        link = self._links.get(address)
-        if link is not None:
-            link.cancel(owner, choice, attempt)
-
-    def release(self, session_key: bytes) -> None:
-        """A session ended: every engine may give its blocks back."""
-        for link in self._links.values():
-            link.release(session_key)
-
-    def unreachable(self) -> list[tuple[str, str]]:
-        """engine_id and boot_id of those that do not answer, for a scheduler that has just come up."""
-        return [link.unreachable for link in self._links.values() if link.unreachable is not None]
-
-    async def _keep(self, link: "EngineLink") -> None:
-        channel = self._open_channel(link.address)
-        try:
-            await link.keep(engine_pb2_grpc.EngineServiceStub(channel))
-            if link.unreachable is not None:
-                # No longer judged: whoever places there again makes this gateway dial again.
-                self._on_reach(*link.unreachable, True)
-        finally:
-            self._links.pop(link.address, None)
-            await channel.close()
 
 
 class EngineLink:
@@ -222,7 +147,7 @@ class EngineLink:
                 return False
             self._open(stream, first)
             async for message in stream:
-                if not _is_consistent(message.step):
+                if not is_consistent(message.step):
                     stream.close("a step whose columns do not agree")
                     break
                 self._receive(message)
@@ -235,7 +160,7 @@ class EngineLink:
 
     def _open(self, stream: RunStream, first: engine_pb2.RunResponse) -> None:
         self._backoff.reset()
-        self._stream, self.engine = stream, _facts(first.hello)
+        self._stream, self.engine = stream, engine_facts(first.hello)
         if self.unreachable is not None:
             self.unreachable = None
             self._on_reach(self.engine.engine_id, self.engine.boot_id, True)
@@ -291,59 +216,38 @@ class EngineLink:
             self._stream.send(message)
 
     def _receive(self, message: engine_pb2.RunResponse) -> None:
+        """Parts apply in the order of their numbers."""
         for refused in message.refused:
-            admission = self._admissions.pop(refused.handle, None)
-            if admission is not None:
-                refusal = _REFUSALS.get(refused.refusal, AdmitRefusal.INVALID)
+            if (admission := self._admissions.pop(refused.handle, None)) is not None:
+                refusal = admit_refusal(refused)
                 admission.owner.admit_refused(admission.choice, admission.attempt, refusal, refused.detail)
         for progress in message.progress:
-            admission = self._admissions.get(progress.handle)
-            if admission is not None:
+            if (admission := self._admissions.get(progress.handle)) is not None:
                 admission.owner.progress(admission.choice, admission.attempt, progress)
         if message.HasField("step"):
             self._receive_step(message.step)
         for returned in message.returned:
-            admission = self._admissions.pop(returned.handle, None)
-            if admission is not None:
-                cause = _RETURNS.get(returned.reason, ReturnCause.NO_STEP)
-                admission.owner.returned(admission.choice, admission.attempt, cause, _counts(returned.counts))
+            if (admission := self._admissions.pop(returned.handle, None)) is not None:
+                cause, counts = return_cause(returned), account_of(returned.counts)
+                admission.owner.returned(admission.choice, admission.attempt, cause, counts)
         for ended in message.ended:
-            admission = self._admissions.pop(ended.handle, None)
-            if admission is not None:
-                cause_of_end = _ENDS.get(ended.reason, EndCause.LENGTH)
+            if (admission := self._admissions.pop(ended.handle, None)) is not None:
                 admission.owner.ended(
-                    admission.choice, admission.attempt, cause_of_end, _counts(ended.counts)
+                    admission.choice, admission.attempt, end_cause(ended), account_of(ended.counts)
                 )
 
     def _receive_step(self, step: engine_pb2.Step) -> None:
-        ids = list(step.ids)
-        logprobs = _logprobs(step) if step.num_logprobs else None
-        begin = 0
-        rows = zip(step.handles, step.attempts, step.first_output_indexes, step.num_ids, strict=True)
-        for handle, attempt, first_index, num_ids in rows:
-            end = begin + num_ids
+        """The attempt is the row's own: its owner judges it."""
+        for handle, attempt, first_index, ids, logprobs in step_rows(step):
             admission = self._admissions.get(handle)
             if admission is None:
-                self._on_unknown_tokens(num_ids)
+                self._on_unknown_tokens(len(ids))
             else:
-                row_logprobs = _asked(logprobs[begin:end]) if logprobs is not None else None
-                admission.owner.tokens(admission.choice, attempt, first_index, ids[begin:end], row_logprobs)
-            begin = end
+                admission.owner.tokens(admission.choice, attempt, first_index, ids, logprobs)
 
 
 def _is_of(admission: Admission, owner: AdmitOwner, choice: int, attempt: int) -> bool:
     return admission.owner is owner and admission.choice == choice and admission.attempt == attempt
-
-
-def _is_consistent(step: engine_pb2.Step) -> bool:
-    num_rows = len(step.handles)
-    columns = (step.attempts, step.first_output_indexes, step.num_ids)
-    return (
-        all(len(column) == num_rows for column in columns)
-        and sum(step.num_ids) == len(step.ids)
-        and len(step.num_logprobs) in (0, len(step.ids))
-        and sum(step.num_logprobs) == len(step.logprob_ids) == len(step.logprobs)
-    )
 
 
 async def _first(stream: RunStream) -> engine_pb2.RunResponse | None:
@@ -360,37 +264,3 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
             await event.wait()
     except TimeoutError:
         return
-
-
-def _facts(info: engine_pb2.EngineInfo) -> EngineFacts:
-    return EngineFacts(
-        engine_id=info.engine_id,
-        boot_id=info.boot_id,
-        fingerprint=info.fingerprint_hash,
-        revision=info.fingerprint.model_revision,
-        tier=_TIERS.get(info.tier, Tier.CONTINUED),
-    )
-
-
-def _counts(counts: engine_pb2.Counts) -> Counts:
-    return Counts(
-        num_cached=counts.num_cached_tokens,
-        num_computed=counts.num_computed_tokens,
-        num_recomputed=counts.num_recomputed_tokens,
-        num_preemptions=counts.num_preemptions,
-    )
-
-
-def _asked(columns: list[ChoiceLogprobs]) -> list[ChoiceLogprobs] | None:
-    """None for a row that shares a step with one that asked for log-probabilities, but did not."""
-    return columns if any(column.ids for column in columns) else None
-
-
-def _logprobs(step: engine_pb2.Step) -> list[ChoiceLogprobs]:
-    """One per id of the step; ids that asked for none have empty ones."""
-    ids, values = tuple(step.logprob_ids), tuple(step.logprobs)
-    columns, begin = [], 0
-    for num in step.num_logprobs:
-        columns.append(ChoiceLogprobs(ids[begin : begin + num], values[begin : begin + num]))
-        begin += num
-    return columns
