@@ -1,6 +1,7 @@
 """Which choices of one request wait for a place, under which place id, and which back off first.
 
-It moves choices between queue and back-off and words the enqueue; it does not decide that they need a place.
+It moves choices between queue and back-off, says for how long and words the enqueue; it does not decide that
+they need a place.
 """
 
 from collections.abc import Sequence
@@ -9,15 +10,22 @@ from math import inf
 from services.contract.errors import MeshError, Reason, unavailable
 from services.gateway.choice import Choice, Phase
 from services.gateway.limits import Limits, deadline_passed
-from services.gateway.request_words import Enqueue, PlaceRefusal, RequestSpec
+from services.gateway.request_words import Enqueue, JitterFn, PlaceRefusal, RequestSpec
+
+BREAK_JITTER_S = 0.1
+NO_ENGINE_RETRY_S = 0.25
+REFUSAL_RETRY_S = 0.01
+MAX_DOUBLINGS = 10
+MAX_RETRY_S = 0.5
 
 
 class Placing:
     """Place ids are never reused. The choices of a new request wait together, a moved one alone."""
 
-    def __init__(self, spec: RequestSpec, limits: Limits) -> None:
+    def __init__(self, spec: RequestSpec, limits: Limits, jitter: JitterFn) -> None:
         self._spec = spec
         self._limits = limits
+        self._jitter = jitter
         self._queued: dict[int, list[Choice]] = {}
         self._back_offs: list[tuple[float, list[Choice]]] = []
         self._last_place_id = 0
@@ -40,11 +48,25 @@ class Placing:
         """From now on it was accepted once: never refused for a full queue."""
         self._was_placed = True
 
-    def back_off(self, choices: list[Choice], retry_s: float) -> None:
-        """They are enqueued again at retry_s."""
-        for choice in choices:
-            choice.move(Phase.BACKING_OFF)
-        self._back_offs.append((retry_s, choices))
+    def refused(
+        self, choices: list[Choice], refusal: PlaceRefusal, retry_delay_s: float | None, now: float
+    ) -> MeshError | None:
+        """A scheduler will not place them: the error that this is, or None and they are enqueued again."""
+        error = self._refusal_error(refusal, retry_delay_s)
+        if error is None:
+            is_unserved = refusal is PlaceRefusal.NO_ENGINE
+            delay_s = retry_delay_s or (NO_ENGINE_RETRY_S if is_unserved else BREAK_JITTER_S)
+            self._back_off(choices, now + min(delay_s, MAX_RETRY_S) * (0.5 + self._jitter()))
+        return error
+
+    def broken(self, choices: list[Choice], now: float) -> None:
+        """The stream that queued them is gone: they are enqueued again, spread out."""
+        self._back_off(choices, now + BREAK_JITTER_S * self._jitter())
+
+    def admit_refused(self, choice: Choice, now: float) -> None:
+        """An engine did not take it, and not for the first time: it is enqueued again, later and later."""
+        delay_s = min(REFUSAL_RETRY_S * 2 ** min(choice.num_refusals, MAX_DOUBLINGS), MAX_RETRY_S)
+        self._back_off([choice], now + delay_s * (0.5 + self._jitter()))
 
     def due(self, now: float) -> list[Enqueue]:
         """Enqueues those whose back-off is over."""
@@ -57,7 +79,12 @@ class Placing:
         """When the next back-off is over."""
         return min((retry_s for retry_s, _ in self._back_offs), default=inf)
 
-    def refusal_error(self, refusal: PlaceRefusal, retry_delay_s: float | None) -> MeshError | None:
+    def _back_off(self, choices: list[Choice], retry_s: float) -> None:
+        for choice in choices:
+            choice.move(Phase.BACKING_OFF)
+        self._back_offs.append((retry_s, choices))
+
+    def _refusal_error(self, refusal: PlaceRefusal, retry_delay_s: float | None) -> MeshError | None:
         """What a refusal means for the request; None where it is asked for again."""
         match refusal:
             case PlaceRefusal.QUEUE_FULL:

@@ -39,10 +39,6 @@ from services.gateway.request_words import (
 CRASH_LIMIT = 3
 SETTLE_S = 0.25
 """How long a finished choice waits for its engine's account."""
-BREAK_JITTER_S = 0.1
-NO_ENGINE_RETRY_S = 0.25
-REFUSAL_RETRY_S = 0.01
-MAX_RETRY_S = 0.5
 
 
 class RequestLife:
@@ -62,7 +58,6 @@ class RequestLife:
     ) -> None:
         self._spec = spec
         self._clock = clock
-        self._jitter = jitter
         self.hops = hops
         self.account = Account()
         self.choices = [Choice(index, text) for index, text in enumerate(texts)]
@@ -70,7 +65,7 @@ class RequestLife:
         self.is_ended = False
         self._commands: list[Command] = []
         self._limits = Limits(spec)
-        self._placing = Placing(spec, self._limits)
+        self._placing = Placing(spec, self._limits, jitter)
 
     def start(self, now: float) -> list[Command]:
         """Replays what the caller has, then asks for a place for all choices which that does not finish."""
@@ -119,21 +114,15 @@ class RequestLife:
         choices = self._placing.pop(place_id)
         if choices is None or self.is_ended:
             return self._take()
-        error = self._placing.refusal_error(refusal, retry_delay_s)
-        if error is not None:
-            return self._fail(error, now)
-        delay_s = retry_delay_s or (
-            NO_ENGINE_RETRY_S if refusal is PlaceRefusal.NO_ENGINE else BREAK_JITTER_S
-        )
-        self._placing.back_off(choices, now + min(delay_s, MAX_RETRY_S) * (0.5 + self._jitter()))
-        return self._after(now)
+        error = self._placing.refused(choices, refusal, retry_delay_s, now)
+        return self._fail(error, now) if error is not None else self._after(now)
 
     def place_broken(self, place_id: int, now: float) -> list[Command]:
         """The stream that queued it is gone; it is enqueued again, spread out, with its age."""
         choices = self._placing.pop(place_id)
         if choices is None or self.is_ended:
             return self._take()
-        self._placing.back_off(choices, now + BREAK_JITTER_S * self._jitter())
+        self._placing.broken(choices, now)
         return self._after(now)
 
     def serving(self, is_served: bool, now: float) -> list[Command]:
@@ -383,9 +372,8 @@ class RequestLife:
         choice.num_refusals += 1
         if choice.num_refusals == 1:
             self._requeue(choice)
-            return
-        delay_s = min(REFUSAL_RETRY_S * 2**choice.num_refusals, MAX_RETRY_S)
-        self._placing.back_off([choice], now + delay_s * (0.5 + self._jitter()))
+        else:
+            self._placing.admit_refused(choice, now)
 
     def _forget_refused_admission(self) -> None:
         """A refused admit was no admission: the queue wait goes on unless another choice was admitted."""

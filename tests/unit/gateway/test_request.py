@@ -286,6 +286,15 @@ def test_a_refused_admit_is_enqueued_again_and_later_refusals_wait(refusal: Admi
     assert len(rig.all(Enqueue)) == 3
 
 
+def test_however_often_an_admit_is_refused_it_is_tried_again_within_a_moment() -> None:
+    rig = running()
+    for attempt in range(1, 1200):
+        rig.do(rig.life.admit_refused(0, attempt, AdmitRefusal.NO_ROOM, "", rig.now))
+        rig.tick(1.0)
+        rig.place()
+    assert rig.life.choices[0].phase is Phase.RUNNING
+
+
 def test_a_stale_admit_means_that_a_higher_attempt_took_over() -> None:
     rig = running()
     rig.do(rig.life.admit_refused(0, 1, AdmitRefusal.STALE, "", rig.now))
