@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.mutants.mutant import Mutant
 
-TIMEOUT_S = 90.0
+TIMEOUT_S = 180.0
 OPTIONS = ("-x", "-rf", "--tb=short", "-p", "no:cacheprovider", "--hypothesis-seed=0")
 
 

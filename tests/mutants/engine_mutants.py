@@ -7,6 +7,7 @@ SAMPLER = "tests/unit/engine/test_sampler.py::"
 RANDOMNESS = "tests/unit/engine/test_randomness.py::"
 COMMIT = "tests/unit/engine/test_commit.py::"
 CACHE = "tests/unit/engine/test_prefix_cache.py::"
+POSITION = "tests/unit/engine/test_position.py::"
 CORE = "tests/unit/engine/test_running_set.py::"
 
 MODEL = (
@@ -86,7 +87,7 @@ DRAWS = (
         file="services/engine/sampler.py",
         old="uniform(spec.seed, spec.choice, len(state.ids))",
         new="uniform(spec.seed, spec.choice, state.num_output_tokens)",
-        tests=(SAMPLER + "test_partial_selection_draws_what_the_full_sort_draws",),
+        tests=(POSITION + "test_where_the_prompt_ends_does_not_matter",),
     ),
     Mutant(
         name="min-tokens mask dropped",
