@@ -54,6 +54,8 @@ class Choice:
     placement: Placement | None = None
     engine: EngineFacts | None = None
     """Of the last admission."""
+    last_taken_by: str = ""
+    """boot_id of the last engine that took an admission."""
     fingerprint: str = ""
     """Of the engine that drew the last accepted token."""
     is_decoding: bool = False

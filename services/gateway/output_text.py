@@ -92,14 +92,13 @@ class OutputText:
 
     def _push_one(self, token_id: int) -> str:
         self._num_tokens += 1
-        rules = self._rules
-        may_stop = self._num_tokens >= rules.min_tokens
-        if may_stop and token_id in rules.stop_ids:
+        may_stop = self._num_tokens >= self._rules.min_tokens
+        if may_stop and token_id in self._rules.stop_ids:
             return self._push_stop_id(token_id)
         text, match = self._stop_text.push(self._detokenizer.push(token_id), may_stop)
         if match is not None:
             return self._finish_at(match, text)
-        if self._num_tokens >= rules.max_tokens:
+        if self._num_tokens >= self._rules.max_tokens:
             self._finish = Finish(FinishReason.LENGTH)
             return text + self._flush()
         return text

@@ -137,8 +137,6 @@ class RequestLife:
         choice = self._unsent(index, gateway_attempt)
         if choice is None:
             return self._take()
-        if choice.engine is not None and choice.engine.boot_id != engine.boot_id:
-            self.account.moved()
         choice.move(Phase.RUNNING)
         choice.engine = engine
         choice.num_admitted_ids = self._spec.num_prompt_ids + len(choice.output_ids)
@@ -183,6 +181,7 @@ class RequestLife:
         """An admission has its first token (which follows)."""
         choice = self._speaking(index, gateway_attempt)
         if choice is not None:
+            self._taken(choice)
             self.hops.split_prefill(prefill_s, now)
             choice.num_cached = num_cached
             self.account.under_way(index, num_cached, choice.num_rows_before)
@@ -223,6 +222,7 @@ class RequestLife:
         choice = self._speaking(index, gateway_attempt)
         if choice is None:
             return self._take()
+        self._taken(choice)
         self.account.settled(counts)
         if choice.phase is Phase.CLOSING:
             choice.move(Phase.DONE)
@@ -243,6 +243,7 @@ class RequestLife:
         choice = self._speaking(index, gateway_attempt)
         if choice is None:
             return self._take()
+        self._taken(choice)
         self.account.settled(counts)
         if choice.phase is Phase.CLOSING:
             choice.move(Phase.DONE)
@@ -261,6 +262,7 @@ class RequestLife:
         choice = self._speaking(index, gateway_attempt)
         if choice is None:
             return self._take()
+        self._taken(choice)
         self._book_lost(choice)
         if choice.phase is Phase.CLOSING:
             choice.move(Phase.DONE)
@@ -301,6 +303,13 @@ class RequestLife:
         is_unsent = choice.phase is Phase.PLACED and choice.gateway_attempt == gateway_attempt
         return choice if is_unsent and not self.is_ended else None
 
+    def _taken(self, choice: Choice) -> None:
+        """The engine took the admit: all that it says but a refusal tells so. Only then it was a move."""
+        assert choice.engine is not None, choice.index
+        before, choice.last_taken_by = choice.last_taken_by, choice.engine.boot_id
+        if before not in ("", choice.last_taken_by):
+            self.account.moved()
+
     def _replay(self, choice: Choice, known_ids: Sequence[int]) -> None:
         delta = choice.text.push(known_ids)
         choice.output_ids.extend(known_ids[: delta.num_accepted])
@@ -331,6 +340,7 @@ class RequestLife:
     def _begin_decoding(self, choice: Choice, now: float) -> None:
         assert choice.engine is not None
         choice.is_decoding = True
+        self._taken(choice)
         has_changed = choice.has_changed_fingerprint
         choice.fingerprint = choice.engine.fingerprint
         choice.avoid_engine_ids = ()

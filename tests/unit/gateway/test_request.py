@@ -286,6 +286,23 @@ def test_a_refused_admit_is_enqueued_again_and_later_refusals_wait(refusal: Admi
     assert len(rig.all(Enqueue)) == 3
 
 
+def test_an_admit_that_another_engine_refused_is_no_move() -> None:
+    rig = running()
+    rig.do(rig.life.admit_refused(0, 1, AdmitRefusal.NO_ROOM, "", rig.now))
+    rig.place(B)
+    rig.tokens(2, 0, ANSWER[:2])
+    assert (rig.life.account.num_moves, rig.life.account.queue_reason) == (0, "none")
+    rig.die(2)
+    rig.place(A)
+    rig.do(rig.life.admit_refused(0, 3, AdmitRefusal.NO_ROOM, "", rig.now))
+    rig.tick(1.0)
+    rig.place(B)
+    rig.tokens(4, 2, ANSWER[2:])
+    assert rig.life.account.num_moves == 0
+    rig.end(4)
+    assert rig.output() == ANSWER
+
+
 def test_however_often_an_admit_is_refused_it_is_tried_again_within_a_moment() -> None:
     rig = running()
     for attempt in range(1, 1200):
