@@ -290,8 +290,8 @@ class _CallTransport(Generic[Out, In]):
 class _ContextTransport(Generic[Out, In]):
     """A server's context. It cannot cancel: the handler returns as soon as its iteration ends.
 
-    A write that the peer does not read keeps the handler for LAST_WRITE_S; then only gRPC's call, until the peer
-    reads, cancels or fails the keep-alive.
+    A write that the peer does not read keeps the handler for LAST_WRITE_S; then only gRPC's call, until the
+    peer reads, cancels or fails the keep-alive.
     """
 
     def __init__(self, requests: AsyncIterator[In], context: "grpc.aio.ServicerContext[In, Out]") -> None:

@@ -274,7 +274,7 @@ async def test_undecodable_message_ends_the_stream_alone(start: Any) -> None:
 async def test_an_end_while_a_write_is_under_way_reaches_the_peer(
     start: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Bytes that end the stream come while the hello is being written: gRPC takes no status before that is over."""
+    """Bytes that end it come while the hello is being written: gRPC takes no status before that is over."""
     _, channel = await start(engine=Engine(_echo, StreamTiming()))
     for _ in range(20):
         call = channel.stream_stream("/pagemesh.v1.EngineService/Run")()
