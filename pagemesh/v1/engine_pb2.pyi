@@ -128,7 +128,7 @@ class Retention(_message.Message):
     def __init__(self, session_key: _Optional[bytes] = ..., ttl_s: _Optional[int] = ...) -> None: ...
 
 class Admit(_message.Message):
-    __slots__ = ("handle", "identity", "attempt", "ids", "num_prompt_tokens", "max_output_tokens", "sampling", "seed", "stop_ids", "priority", "age_us", "time_left_us", "cache_salt", "cache_policy", "retention", "ticket", "traceparent", "constraint_json")
+    __slots__ = ("handle", "identity", "attempt", "ids", "num_prompt_tokens", "max_output_tokens", "sampling", "seed", "stop_ids", "priority", "age_us", "time_left_us", "cache_salt", "cache_policy", "retention", "ticket", "traceparent", "constraint_json", "is_suspect")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -147,6 +147,7 @@ class Admit(_message.Message):
     TICKET_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     CONSTRAINT_JSON_FIELD_NUMBER: _ClassVar[int]
+    IS_SUSPECT_FIELD_NUMBER: _ClassVar[int]
     handle: int
     identity: Identity
     attempt: Attempt
@@ -165,7 +166,8 @@ class Admit(_message.Message):
     ticket: _scheduler_pb2.Ticket
     traceparent: str
     constraint_json: str
-    def __init__(self, handle: _Optional[int] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., attempt: _Optional[_Union[Attempt, _Mapping]] = ..., ids: _Optional[_Iterable[int]] = ..., num_prompt_tokens: _Optional[int] = ..., max_output_tokens: _Optional[int] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., seed: _Optional[int] = ..., stop_ids: _Optional[_Iterable[int]] = ..., priority: _Optional[_Union[_generation_pb2.Priority, str]] = ..., age_us: _Optional[int] = ..., time_left_us: _Optional[int] = ..., cache_salt: _Optional[bytes] = ..., cache_policy: _Optional[_Union[_generation_pb2.CachePolicy, str]] = ..., retention: _Optional[_Union[Retention, _Mapping]] = ..., ticket: _Optional[_Union[_scheduler_pb2.Ticket, _Mapping]] = ..., traceparent: _Optional[str] = ..., constraint_json: _Optional[str] = ...) -> None: ...
+    is_suspect: bool
+    def __init__(self, handle: _Optional[int] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., attempt: _Optional[_Union[Attempt, _Mapping]] = ..., ids: _Optional[_Iterable[int]] = ..., num_prompt_tokens: _Optional[int] = ..., max_output_tokens: _Optional[int] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., seed: _Optional[int] = ..., stop_ids: _Optional[_Iterable[int]] = ..., priority: _Optional[_Union[_generation_pb2.Priority, str]] = ..., age_us: _Optional[int] = ..., time_left_us: _Optional[int] = ..., cache_salt: _Optional[bytes] = ..., cache_policy: _Optional[_Union[_generation_pb2.CachePolicy, str]] = ..., retention: _Optional[_Union[Retention, _Mapping]] = ..., ticket: _Optional[_Union[_scheduler_pb2.Ticket, _Mapping]] = ..., traceparent: _Optional[str] = ..., constraint_json: _Optional[str] = ..., is_suspect: _Optional[bool] = ...) -> None: ...
 
 class Cancel(_message.Message):
     __slots__ = ("handle",)

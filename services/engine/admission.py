@@ -63,6 +63,8 @@ class Admission:
     retention: Retention | None = None
     ticket: Ticket | None = None
     traceparent: str = ""
+    is_suspect: bool = False
+    """Runs alone until its first id."""
 
     @property
     def max_tokens(self) -> int:

@@ -56,6 +56,7 @@ def admission_of(stream_id: int, admit: engine_pb2.Admit, limits: Limits) -> Adm
         retention=_retention(admit),
         ticket=_ticket(admit.ticket) if admit.HasField("ticket") else None,
         traceparent=admit.traceparent,
+        is_suspect=admit.is_suspect,
     )
 
 

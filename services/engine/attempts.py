@@ -16,7 +16,6 @@ class _Record:
     attempt: Attempt
     sequence_id: int | None
     """None once it is over."""
-    is_suspect: bool = False
 
 
 class AttemptBook:
@@ -39,23 +38,15 @@ class AttemptBook:
         record = self._records.get(identity)
         return record.sequence_id if record else None
 
-    def is_suspect(self, identity: Identity) -> bool:
-        """True if a step with an earlier attempt raised and none has gone well since."""
-        record = self._records.get(identity)
-        return record is not None and record.is_suspect
-
     def begin(self, identity: Identity, attempt: Attempt, sequence_id: int) -> None:
-        self._records[identity] = _Record(attempt, sequence_id, self.is_suspect(identity))
+        self._records[identity] = _Record(attempt, sequence_id)
 
-    def clear_suspicion(self, identity: Identity) -> None:
-        self._records[identity].is_suspect = False
-
-    def end(self, identity: Identity, attempt: Attempt, now_us: int, is_suspect: bool = False) -> None:
+    def end(self, identity: Identity, attempt: Attempt, now_us: int) -> None:
         """The attempt is over (also one that was never taken)."""
         record = self._records.get(identity)
         if record is not None and record.attempt > attempt:
             return
-        self._records[identity] = _Record(attempt, None, is_suspect or self.is_suspect(identity))
+        self._records[identity] = _Record(attempt, None)
         self._over.append((now_us, identity, attempt))
 
     def prune(self, now_us: int) -> None:

@@ -209,7 +209,6 @@ class RunningSet:
     def _sequence_of(self, admission: Admission, now_us: int) -> Sequence:
         names = block_hashes(admission.ids, self.limits.block_size, admission.cache_salt, self._revision)
         sequence = Sequence(self._next_sequence_id, admission, now_us, names, self._revision_digest)
-        sequence.is_suspect = self._attempts.is_suspect(admission.identity)
         self._next_sequence_id += 1
         return sequence
 
@@ -289,9 +288,7 @@ class RunningSet:
             sequence.has_first_token = True
             self.news.progress(sequence, now_us)
         self.news.new_ids(sequence, first_index, output, num_taken)
-        if sequence.is_suspect:
-            sequence.is_suspect = False
-            self._attempts.clear_suspicion(sequence.admission.identity)
+        sequence.is_suspect = False
         return reason
 
     def _end(self, sequence: Sequence, reason: EndReason, now_us: int) -> None:
@@ -303,15 +300,15 @@ class RunningSet:
         self.news.ended(sequence, reason)
 
     def _return(self, sequence: Sequence, reason: ReturnReason, now_us: int) -> None:
-        self._leave(sequence, State.RETURNED, now_us, is_suspect=reason is ReturnReason.SUSPECT)
+        self._leave(sequence, State.RETURNED, now_us)
         self.totals.returned[reason] += 1
         self.news.returned(sequence, reason)
 
-    def _leave(self, sequence: Sequence, state: State, now_us: int, is_suspect: bool = False) -> None:
+    def _leave(self, sequence: Sequence, state: State, now_us: int) -> None:
         """Slot, blocks and the executor's memory of it go back."""
         admission = sequence.admission
         self.roster.remove(sequence, state)
         self._planner.freed_block_ids += self._holdings.leave(sequence, now_us)
         if sequence.is_known_to_executor:
             self._removed_ids.append(sequence.sequence_id)
-        self._attempts.end(admission.identity, admission.attempt, now_us, is_suspect)
+        self._attempts.end(admission.identity, admission.attempt, now_us)

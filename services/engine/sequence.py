@@ -72,12 +72,13 @@ class Sequence:
     num_recomputed_tokens: int = 0
     is_known_to_executor: bool = False
     is_suspect: bool = False
-    """A step it was in raised before; it runs alone until a step of its own went well."""
+    """It runs alone until its first id."""
     first_step_us: int | None = None
     has_first_token: bool = False
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.admission.ids)
+        self.is_suspect = self.admission.is_suspect
         self.waiting_since_us = self.admitted_us
 
     @property

@@ -94,6 +94,7 @@ class EngineDriver:
         ticket: Ticket | None = None,
         time_left_us: int = 0,
         age_us: int = 0,
+        is_suspect: bool = False,
         **sampling: Any,
     ) -> int:
         """Returns the handle; ids of the seeded draw depend on the request only through seed and choice."""
@@ -118,6 +119,7 @@ class EngineDriver:
                 cache_policy=policy,
                 retention=retention,
                 ticket=ticket,
+                is_suspect=is_suspect,
             ),
             self.now_us,
         )

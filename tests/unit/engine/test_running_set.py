@@ -405,7 +405,7 @@ def test_a_step_that_raises_returns_all_its_rows_and_suspects_then_run_alone(
         returned = driver.told[handle].returned
         assert returned is not None and returned.reason is ReturnReason.SUSPECT
     known = {handle: driver.told[handle].ids for handle in (bad, *good)}
-    again = {"num_prompt_tokens": 20, "attempt": (1, 2)}
+    again = {"num_prompt_tokens": 20, "attempt": (1, 2), "is_suspect": True}
     bad2 = driver.admit([*prompt(20), *known[bad]], 10, request_id="bad", **again)
     good2 = [
         driver.admit([*prompt(20, seed=n), *known[handle]], 10, request_id=f"good{n}", **again)
