@@ -1,11 +1,12 @@
 """Where each id of a run lies in its segment's content, in UTF-8 bytes; the template's own text has 0 0."""
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from services.tokenizer.outline import Run
-from services.tokenizer.vocabulary import Offsets
+from services.tokenizer.windows import Offsets
 
 NOWHERE = (0, 0)
 
@@ -14,7 +15,7 @@ def byte_positions(text: str) -> Sequence[int]:
     """Byte position of each character and of the end."""
     if text.isascii():
         return range(len(text) + 1)
-    return list(accumulate((len(character.encode()) for character in text), initial=0))
+    return array("Q", accumulate((len(character.encode()) for character in text), initial=0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,14 @@ from services.tokenizer.offsets import NOWHERE, byte_positions, content_offsets
 from services.tokenizer.outline import Control, Piece, Run
 from services.tokenizer.plans import Plans, head_pieces, overlap
 from services.tokenizer.prompt import Conversation
-from services.tokenizer.run_encoder import Ids, RunEncoder, entry_cost
+from services.tokenizer.run_encoder import Ids, RunEncoder, as_array, entry_cost
 from services.tokenizer.template_worker import TemplateWorker
 from services.tokenizer.truncation import Side, truncate
 from services.tokenizer.vocabulary import RunText, Vocabulary
 
 MAX_SYSTEM_TOKENS = 512
+MAX_OFFSETS_CHARS = 1 << 20
+TURN_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +75,9 @@ class PromptEncoder:
 
     async def encode_text(self, text: str, limit: Limit, *, wants_offsets: bool = False) -> EncodedPrompt:
         """Raw text, with what the post-processor puts around it."""
-        self._check_size(len(text.encode()), limit, "text")
+        self._check_size(num_bytes(text), limit, "text")
         if wants_offsets:
+            _check_offsets(len(text))
             encoded = await self._runs.off_loop(len(text), self._text_with_offsets, text)
         else:
             encoded = self._cached(text) or await self._fresh_text(text)
@@ -88,6 +91,7 @@ class PromptEncoder:
         self._check_size(_content_bytes(conversation), limit, conversation.path)
         await self._check_system(conversation, limit)
         if wants_offsets:
+            _check_offsets(sum(len(turn.content) for turn in conversation.turns))
             encoded = await self._conversation_with_offsets(chat, conversation)
         else:
             encoded = self._cached(conversation.turns) or await self._fresh_conversation(chat, conversation)
@@ -120,11 +124,11 @@ class PromptEncoder:
             raise MeshError(Reason.NOT_SUPPORTED, message, field=conversation.path)
         return self._chat
 
-    def _check_size(self, num_bytes: int, limit: Limit, field: str) -> None:
+    def _check_size(self, size: int, limit: Limit, field: str) -> None:
         """Refuses what cannot fit before any time is spent on it."""
         longest = self._vocabulary.token_bytes.longest
-        if limit.side is Side.NONE and num_bytes > limit.max_tokens * longest:
-            message = f"prompt has {num_bytes} bytes; {limit.max_tokens} tokens hold at most "
+        if limit.side is Side.NONE and size > limit.max_tokens * longest:
+            message = f"prompt has {size} bytes; {limit.max_tokens} tokens hold at most "
             raise MeshError(Reason.TOO_LONG, f"{message}{limit.max_tokens * longest}", field=field)
 
     async def _check_system(self, conversation: Conversation, limit: Limit) -> None:
@@ -143,13 +147,17 @@ class PromptEncoder:
         self._note_lookup(ids is not None)
         return None if ids is None else EncodedPrompt(ids, num_cached=len(ids))
 
-    def _remember(self, key: Hashable, num_chars: int, ids: Sequence[int]) -> None:
-        self._cache.put(key, array("I", ids), entry_cost(num_chars, len(ids)))
+    def _remember(self, key: Hashable, texts: Sequence[str], ids: Ids) -> None:
+        # A turn is an object and a slot of its tuple beside its text.
+        cost = entry_cost(texts, len(ids)) + TURN_BYTES * len(texts)
+        self._cache.put(key, as_array(ids), cost)
 
     async def _fresh_text(self, text: str) -> EncodedPrompt:
         (bare,) = await self._runs.off_loop(len(text), self._vocabulary.encode_runs, [RunText(text, True)])
-        ids = [*self._vocabulary.prefix_ids, *bare, *self._vocabulary.suffix_ids]
-        self._remember(text, len(text), ids)
+        ids = array("I", self._vocabulary.prefix_ids)
+        ids.extend(bare)
+        ids.extend(self._vocabulary.suffix_ids)
+        self._remember(text, [text], ids)
         return EncodedPrompt(ids, num_cached=0)
 
     async def _fresh_conversation(self, chat: Chat, conversation: Conversation) -> EncodedPrompt:
@@ -160,14 +168,14 @@ class PromptEncoder:
         else:
             encoded, is_dated = await self._join(plan.pieces, contents), plan.is_dated
         if not is_dated:
-            self._remember(conversation.turns, sum(map(len, contents)), encoded.ids)
+            self._remember(conversation.turns, contents, encoded.ids)
         return encoded
 
     async def _join(self, pieces: Sequence[Piece], contents: Sequence[str]) -> EncodedPrompt:
         """Ids of pieces. Seams lie at control tokens, so the joined ids are those of the rendered whole."""
         runs = [piece.fill(contents) for piece in pieces if isinstance(piece, Run)]
         encoded = iter(await self._runs.encode(runs))
-        ids: list[int] = []
+        ids = array("I")
         num_cached = 0
         for piece in pieces:
             if isinstance(piece, Control):
@@ -187,7 +195,7 @@ class PromptEncoder:
         guarded = await self._runs.off_loop(num_chars, lambda texts: take_out_all(guard, texts), contents)
         text, is_dated = await chat.worker.render(contents, conversation)
         if not guard.is_needed:
-            ids = await self._runs.off_loop(len(text), self._vocabulary.encode_trusted, text)
+            ids: Ids = await self._runs.off_loop(len(text), self._vocabulary.encode_trusted, text)
             return EncodedPrompt(ids, num_cached=0), is_dated
         rendered, _ = await chat.worker.render(guarded, conversation)
         if guard.put_back(rendered) != text:
@@ -241,13 +249,25 @@ class PromptEncoder:
         prefix = self._vocabulary.prefix_ids
         num_prefix = len(prefix) if tuple(encoded.ids[: len(prefix)]) == prefix else 0
         cut = (limit.max_tokens, limit.side, num_prefix)
-        ids = truncate(list(encoded.ids), *cut)
+        ids = truncate(encoded.ids, *cut)
         offsets = None if encoded.offsets is None else truncate(encoded.offsets, *cut)
         return EncodedPrompt(ids, min(encoded.num_cached, len(ids)), offsets, num_over)
 
 
 def _content_bytes(conversation: Conversation) -> int:
-    return sum(len(turn.content.encode()) for turn in conversation.turns)
+    return sum(num_bytes(turn.content) for turn in conversation.turns)
+
+
+def num_bytes(text: str) -> int:
+    """In UTF-8, without a copy of what is long."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _check_offsets(num_chars: int) -> None:
+    """Offsets are objects: they would take a hundred times the text's size."""
+    if num_chars > MAX_OFFSETS_CHARS:
+        message = f"prompt has {num_chars} characters; offsets are told for at most {MAX_OFFSETS_CHARS}"
+        raise MeshError(Reason.TOO_LONG, message, field="return_offsets")
 
 
 def check_tail(tail_ids: Sequence[int], vocab_size: int) -> None:

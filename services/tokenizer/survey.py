@@ -61,7 +61,7 @@ async def _joins(vocabulary: Vocabulary, worker: TemplateWorker, roles: Sequence
     for shift in range(len(CONTENTS)):
         contents = [CONTENTS[(shift + index) % len(CONTENTS)] for index in range(len(roles))]
         text, _ = await worker.render(contents, _conversation(roles, contents))
-        if _joined(vocabulary, plan, contents) != vocabulary.encode_trusted(text):
+        if _joined(vocabulary, plan, contents) != list(vocabulary.encode_trusted(text)):
             return False
     return True
 

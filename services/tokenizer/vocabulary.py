@@ -4,16 +4,15 @@ Two objects, never a flag flipped on a shared one. Knows no templates, caches or
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
 from services.tokenizer.token_bytes import TokenBytes
-
-Offsets = Sequence[tuple[int, int]]
-"""Start and end of each id, in characters of the encoded text."""
+from services.tokenizer.windows import WINDOW_CHARS, Offsets, Window, windows
 
 
 class VocabularyError(Exception):
@@ -76,8 +75,12 @@ class Vocabulary:
         """Both objects, for the check that neither truncates nor pads."""
         return self._full, self._plain
 
-    def encode_runs(self, runs: Sequence[RunText]) -> list[list[int]]:
-        """Ids of each run; control tokens that it spells stay text."""
+    def encode_runs(self, runs: Sequence[RunText]) -> list[Sequence[int]]:
+        """Ids of each run; control tokens that it spells stay text. A long one goes through windows."""
+        short = iter(self._encode_short([run for run in runs if len(run.text) <= WINDOW_CHARS]))
+        return [next(short) if len(run.text) <= WINDOW_CHARS else self._encode_long(run) for run in runs]
+
+    def _encode_short(self, runs: Sequence[RunText]) -> list[list[int]]:
         encodings = self._plain.encode_batch_fast(
             [run.text if run.is_head else self._barrier + run.text for run in runs], add_special_tokens=False
         )
@@ -85,6 +88,12 @@ class Vocabulary:
             encoding.ids if run.is_head else encoding.ids[1:]
             for run, encoding in zip(runs, encodings, strict=True)
         ]
+
+    def _encode_long(self, run: RunText) -> "array[int]":
+        def encode(text: str, is_head: bool) -> tuple[list[int], Offsets]:
+            return self.encode_run_with_offsets(RunText(text, is_head))
+
+        return _joined(windows(encode, run.text, run.is_head))
 
     def encode_run_with_offsets(self, run: RunText) -> tuple[list[int], Offsets]:
         """Ids of one run and each id's range in run.text."""
@@ -95,19 +104,25 @@ class Vocabulary:
         shift = len(self._barrier)
         return encoding.ids[1:], [(start - shift, end - shift) for start, end in encoding.offsets[1:]]
 
-    def encode_trusted(self, text: str) -> list[int]:
+    def encode_trusted(self, text: str) -> "array[int]":
         """Ids of a rendered prompt whose control tokens are all the template's own."""
-        ids: list[int] = self._full.encode(text, add_special_tokens=False).ids
-        return ids
+        return _joined(windows(self._encode_full, text, True))
 
     def find_controls(self, literal: str) -> list[ControlSpan]:
         """Control tokens in a text, as the library itself matches them, in order."""
-        encoding = self._full.encode(literal, add_special_tokens=False)
         return [
-            ControlSpan(start, end, self.controls[token_id])
-            for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)
-            if token_id in self.controls and end > start and self._spells(literal[start:end], token_id)
+            ControlSpan(window.start + start, window.start + end, self.controls[token_id])
+            for window in windows(self._encode_full, literal, True)
+            for token_id, (start, end) in zip(window.ids, window.offsets, strict=True)
+            if token_id in self.controls
+            and end > start
+            and self._spells(literal[window.start + start : window.start + end], token_id)
         ]
+
+    def _encode_full(self, text: str, is_head: bool) -> tuple[list[int], Offsets]:
+        """The library takes every text for a beginning; where that shows, `windows` finds no seam."""
+        encoding = self._full.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
 
     def _spells(self, text: str, token_id: int) -> bool:
         # An unknown-token id also comes from text that the vocabulary lacks.
@@ -178,3 +193,10 @@ def _post_processor_ids(full: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ..
         if with_ids[start : start + len(bare)] == bare:
             return tuple(with_ids[:start]), tuple(with_ids[start + len(bare) :])
     raise VocabularyError("has a post-processor that rewrites the text's ids")
+
+
+def _joined(parts: Iterator[Window]) -> "array[int]":
+    ids = array("I")
+    for window in parts:
+        ids.extend(window.ids)
+    return ids

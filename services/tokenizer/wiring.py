@@ -55,10 +55,13 @@ async def serve(settings: TokenizerSettings) -> int:
     metrics = TokenizerMetrics(registry)
     start_metrics(settings, registry)
     telemetry = start_telemetry(SERVICE, settings)
-    with ThreadPoolExecutor(settings.encode_threads, "encode") as threads:
+    with (
+        ThreadPoolExecutor(settings.encode_threads, "encode") as threads,
+        ThreadPoolExecutor(1, "encode large") as large_thread,
+    ):
         worker = None if loaded.template is None else await _start_worker(loaded, settings)
         try:
-            encoder, frozen = await build(settings, loaded, worker, threads, metrics)
+            encoder, frozen = await build(settings, loaded, worker, (threads, large_thread), metrics)
             await _warm(encoder, frozen, queries)
             server = Server(settings, SERVICE, telemetry)
             servicer = TokenizerServicer(frozen, encoder, metrics, telemetry.tracer)
@@ -106,10 +109,10 @@ async def build(
     settings: TokenizerSettings,
     loaded: Loaded,
     worker: TemplateWorker | None,
-    threads: ThreadPoolExecutor,
+    threads: tuple[ThreadPoolExecutor, ThreadPoolExecutor],
     metrics: TokenizerMetrics,
 ) -> tuple[PromptEncoder, Frozen]:
-    """The pipeline and the constants."""
+    """The pipeline and the constants. `threads` are those for long texts, and the one for large texts."""
     vocabulary = loaded.vocabulary
     max_prompt_tokens = settings.max_prompt_tokens or _model_limit(loaded.folder)
     segment_cache: Lru[RunText, Ids] = Lru(settings.segment_cache_mib * MIB)
@@ -117,7 +120,10 @@ async def build(
     metrics.cache_bytes.labels("segment").set_function(lambda: segment_cache.cost)
     metrics.cache_bytes.labels("exact").set_function(lambda: exact_cache.cost)
     runs = RunEncoder(
-        vocabulary, threads, segment_cache, lambda hits, misses: metrics.note_lookups("segment", hits, misses)
+        vocabulary,
+        *threads,
+        segment_cache,
+        lambda hits, misses: metrics.note_lookups("segment", hits, misses),
     )
     chat, found = None, Survey(has_safe_seams=False, is_append_only=False)
     if worker is not None:

@@ -174,7 +174,7 @@ async def _pipeline(
     found = await survey(vocabulary, plans, worker)
     encoder = PromptEncoder(
         vocabulary=vocabulary,
-        runs=RunEncoder(vocabulary, threads, segments, note_segment),
+        runs=RunEncoder(vocabulary, threads, threads, segments, note_segment),
         chat=Chat(plans, worker, found.is_append_only, found.has_safe_seams),
         cache=exact,
         note_lookup=note_exact,

@@ -48,7 +48,7 @@ def test_joined_ids_are_the_ids_of_the_rendered_whole(
     vocabulary, template = vocabularies[name], templates[name]
     contents = [data.draw(CONTENTS) for _ in roles]
     assume(not any(vocabulary.find_controls(content) for content in contents))
-    whole = vocabulary.encode_trusted(rendered(template, roles, contents))
+    whole = list(vocabulary.encode_trusted(rendered(template, roles, contents)))
     assert joined(vocabulary, plan(template, vocabulary, roles), contents) == whole
 
 

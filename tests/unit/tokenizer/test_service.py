@@ -59,7 +59,7 @@ async def served(real_folder: Path) -> AsyncIterator[Served]:
     provider.add_span_processor(SimpleSpanProcessor(spans))
     metrics = TokenizerMetrics(registry)
     with ThreadPoolExecutor(1) as threads:
-        encoder, frozen = await build(TokenizerSettings(), loaded, worker, threads, metrics)
+        encoder, frozen = await build(TokenizerSettings(), loaded, worker, (threads, threads), metrics)
         yield Served(
             TokenizerServicer(frozen, encoder, metrics, provider.get_tracer("test")), registry, spans, worker
         )

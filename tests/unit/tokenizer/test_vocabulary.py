@@ -16,7 +16,7 @@ def test_truncation_and_padding_in_the_file_are_never_switched_on(families: dict
     vocabulary = Vocabulary(tokenizer.to_str().encode(), MARK)
     (ids,) = vocabulary.encode_runs([RunText("the capital of France is Paris", is_head=True)])
     assert len(ids) > 4
-    assert vocabulary.encode_trusted("a") == vocabulary.encode_runs([RunText("a", is_head=True)])[0]
+    assert list(vocabulary.encode_trusted("a")) == vocabulary.encode_runs([RunText("a", is_head=True)])[0]
 
 
 @pytest.mark.parametrize("definition", [b"", b"[]", b"{}", b'{"model": {"type": "BPE"}}', b"\xff"])
