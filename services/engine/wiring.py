@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from pagemesh.v1 import engine_pb2, engine_pb2_grpc
 from services.chassis.address import split_address
 from services.chassis.bind import check_free
+from services.chassis.readiness import Readiness
 from services.chassis.server import Server
 from services.chassis.tasks import Tasks
 from services.chassis.telemetry import start_metrics, start_telemetry
@@ -182,8 +183,12 @@ class _Process:
     async def _watch_steps(self, loop: EngineLoop) -> None:
         while True:
             await asyncio.sleep(WATCHDOG_S)
-            is_overdue = loop.step_clock.is_overdue(loop.now_us)
-            self.server.readiness.set("step in time", not is_overdue)
+            note_overdue(loop, self.server.readiness)
+
+
+def note_overdue(loop: EngineLoop, readiness: Readiness) -> None:
+    """A step that does not come back takes the process out of service until it does."""
+    readiness.set("step in time", not loop.step_clock.is_overdue(loop.now_us))
 
 
 def _limits(settings: EngineSettings, spec: ExecutorSpec) -> Limits:

@@ -1,6 +1,7 @@
 """An engine process over real gRPC with the scripted executor: streams, refusals, races, drain, starts."""
 
 import asyncio
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,11 +9,13 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from safetensors.torch import load_file, save_file
 
 from pagemesh.v1 import engine_pb2, generation_pb2, scheduler_pb2
 from services.supervisor.ports import free_ports
 from tests.support.engine_process import WAIT_S, EngineProcess
 from tests.support.metrics import scrape
+from tests.support.tiny_models import make_tiny_model
 
 PROMPT = list(range(40))
 
@@ -197,6 +200,28 @@ async def test_a_step_that_raises_returns_its_batch_and_the_engine_goes_on(lag: 
         assert len((await gateway.wait(gateway.admit(PROMPT, 30))).ids) == 30
 
 
+@pytest.mark.parametrize("lag", [0, 1])
+async def test_an_executor_beyond_help_ends_the_process_and_every_stream(lag: int) -> None:
+    script = {"step_ms": 5, "scripts": [{"prompt_ids": [1, 2, 3], "raise_at": 4}]}
+    dying = EngineProcess(
+        script, module="tests.support.odd_engine", environment={"ODD_ENGINE": "dying"}, lag=lag
+    )
+    async with dying as engine, engine.gateway() as gateway, engine.scheduler("s1") as scheduler:
+        good = gateway.admit(PROMPT, 10_000)
+        await gateway.until(good, lambda heard: len(heard.ids) >= 3)
+        bad = gateway.admit([1, 2, 3], 30)
+        assert await asyncio.wait_for(engine.process.wait(), WAIT_S) == 1
+        async with asyncio.timeout(1):
+            await gateway.stream.wait_closed()
+            await scheduler.stream.wait_closed()
+        for handle in (good, bad):
+            heard = gateway.heard[handle]
+            assert heard.ended is None, "no false end: the gateway goes on elsewhere"
+            reason = engine_pb2.RETURN_REASON_SUSPECT
+            assert heard.returned is None or heard.returned.reason == reason
+    assert [line for line in engine.log if "DeadExecutorError" in line]
+
+
 async def test_drain_finishes_what_it_can_and_returns_the_rest() -> None:
     async with EngineProcess({"step_ms": 10}, drain_s=2) as engine:
         async with engine.gateway() as gateway, engine.scheduler("s1") as scheduler:
@@ -247,6 +272,33 @@ def test_a_bad_start_is_one_line_in_less_than_ten_seconds(flags: list[str], code
     assert ended.returncode == code, ended.stderr
     lines = ended.stderr.strip().splitlines()
     assert len(lines) == 1 and words in lines[0], ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("harm", "flags", "words"),
+    [
+        ("none", ["--num-blocks=2000000000"], r"the KV pool needs \d+ MiB; \d+ MiB are available; give .*"),
+        ("none", ["--kv-memory-mib=0"], "kv.memory.mib"),
+        ("nan", [], "the model's logits are not finite"),
+        ("shape", [], "."),
+    ],
+)
+def test_no_room_and_corrupt_weights_are_one_line(
+    tmp_path: Path, harm: str, flags: list[str], words: str
+) -> None:
+    folder = make_tiny_model(tmp_path / "model")
+    weights = folder / "model.safetensors"
+    tensors = load_file(weights)
+    if harm == "nan":
+        save_file({name: tensor * float("nan") for name, tensor in tensors.items()}, weights)
+    if harm == "shape":
+        save_file({name: tensor[:1].clone() for name, tensor in tensors.items()}, weights)
+    command = [sys.executable, "-m", "services.engine", "--listen=127.0.0.1:0", "--metrics-listen="]
+    command += [f"--model={folder}", *flags]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    lines = [line for line in ended.stderr.splitlines() if not line.startswith("20")]
+    assert ended.returncode != 0 and len(lines) == 1, ended.stderr
+    assert re.search(words, lines[0]) and "READY" not in ended.stderr
 
 
 def test_an_empty_model_folder_is_refused_in_one_line(tmp_path: Path) -> None:

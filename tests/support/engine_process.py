@@ -6,10 +6,11 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import grpc
@@ -24,7 +25,16 @@ WAIT_S = 10.0
 class EngineProcess:
     """async with EngineProcess({"scripts": [...]}, max_sequences=2) as engine: ..."""
 
-    def __init__(self, script: dict[str, Any] | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        script: dict[str, Any] | None = None,
+        *,
+        module: str = "services.engine",
+        environment: Mapping[str, str] = MappingProxyType({}),
+        **settings: Any,
+    ) -> None:
+        self._module = module
+        self._environment = environment
         self._folder = tempfile.TemporaryDirectory(prefix="engine-")
         self.script_path = Path(self._folder.name) / "script.json"
         self.write_script(script or {})
@@ -47,10 +57,10 @@ class EngineProcess:
         self.process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "services.engine",
+            self._module,
             *flags,
             stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", **self._environment},
         )
         self._ready = asyncio.Event()
         self._reader = asyncio.create_task(self._read())
