@@ -29,7 +29,7 @@ from services.gateway.resume_token import ResumeClaims, StreamFacts, verify_resu
 from services.gateway.running_requests import RunningRequest
 from services.gateway.store.protocol import LeaseOwner
 from services.gateway.turn import Turn
-from services.gateway.validation import check_limits, validate_generate
+from services.gateway.validation import check_limits, check_size, validate_generate
 
 DEADLINE_SLACK_S = 0.05
 """The transport's own timer may cancel a call a moment before ours says why."""
@@ -106,6 +106,7 @@ class Generation:
 
     async def _receive(self) -> tuple[Tenant, Route, GenerationSpec]:
         tenant = self._mesh.identities.authenticate(self._caller.authorization)
+        check_size(self._request.ByteSize(), self._mesh.settings.max_message_bytes)
         route = await self._mesh.route(self._request.model)
         spec = validate_generate(self._request, route.vocab_size)
         check_turn_truncation(spec)

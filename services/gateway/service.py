@@ -9,6 +9,7 @@ from pagemesh.v1 import gateway_pb2, gateway_pb2_grpc, generation_pb2, scheduler
 from services.chassis.telemetry import TRACEPARENT, traceparent_in
 from services.contract.errors import MeshError, Reason, not_supported
 from services.contract.status import abort
+from services.gateway.delivery import WriteFn
 from services.gateway.encoding import encode_prompt
 from services.gateway.generation import Caller, Generation
 from services.gateway.identity import Tenant
@@ -18,6 +19,7 @@ from services.gateway.rate_limit import RateLimit
 from services.gateway.salt import cache_salt
 from services.gateway.validation import (
     check_limits,
+    check_size,
     validate_count_tokens,
     validate_generate,
     validate_open_session,
@@ -46,7 +48,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
 
     async def Generate(self, request: gateway_pb2.GenerateRequest, context: Context) -> None:  # type: ignore[override]
         caller = _caller(context, self._mesh.clock())
-        generation = Generation(self._mesh, request, caller, context.write)
+        generation = Generation(self._mesh, request, caller, _writer(context))
         self._enter()
         try:
             if self._is_draining:
@@ -79,6 +81,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         self, request: gateway_pb2.CountTokensRequest, context: Context
     ) -> gateway_pb2.CountTokensResponse:
         self._authenticate(context)
+        check_size(request.ByteSize(), self._mesh.settings.max_message_bytes)
         name, prompt = validate_count_tokens(request)
         vocabulary = await self._mesh.vocabulary(name)
         until_s = self._mesh.encode_until_s(_caller(context, self._mesh.clock()).deadline_s)
@@ -92,6 +95,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
     ) -> gateway_pb2.ExplainResponse:
         tenant = self._authenticate(context)
         self._explain_limit.spend(tenant.name)
+        check_size(request.ByteSize(), self._mesh.settings.max_message_bytes)
         if request.request.HasField("session"):
             raise not_supported("request.session")
         num_prompt_tokens, enqueue = await self._enqueue_of(tenant, request.request, context)
@@ -177,6 +181,17 @@ def _caller(context: Context, now: float) -> Caller:
     left_s = context.time_remaining()
     deadline_s = now + left_s if left_s is not None else None
     return Caller(_authorization(context), traceparent_in(context.invocation_metadata()), deadline_s)
+
+
+def _writer(context: Context) -> WriteFn:
+    async def write(response: gateway_pb2.GenerateResponse) -> None:
+        try:
+            await context.write(response)
+        except grpc.aio.BaseError:
+            # The call is over. A write under way learns it before gRPC cancels this task.
+            raise asyncio.CancelledError from None
+
+    return write
 
 
 def _authorization(context: Context) -> str | None:

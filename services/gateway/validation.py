@@ -49,6 +49,12 @@ class Limits(Protocol):
     def max_sequences(self) -> int: ...
 
 
+def check_size(num_bytes: int, max_bytes: int) -> None:
+    """The transport takes a little more than the limit, so that this is said in words. Raises MeshError."""
+    if num_bytes > max_bytes:
+        raise MeshError(Reason.TOO_LONG, f"the request has {num_bytes} bytes; the limit is {max_bytes}")
+
+
 def validate_generate(request: gateway_pb2.GenerateRequest, vocab_size: int) -> GenerationSpec:
     """Raises MeshError: INVALID_FIELD or NOT_SUPPORTED."""
     _refuse_later_features(request)
