@@ -68,6 +68,8 @@ class Choice:
     """Rows that earlier admissions are known to have computed."""
     num_crashes: int = 0
     """Deaths and suspect returns since the last accepted token."""
+    was_in_a_raise: bool = False
+    """A step that it was in raised, and no token was accepted since."""
     num_refusals: int = 0
     """Refused admits since the last accepted token."""
     avoid_engine_ids: tuple[str, ...] = ()
@@ -100,6 +102,11 @@ class Choice:
         self.placement = placement
         self.is_decoding = False
         self.num_cached = None
+
+    @property
+    def is_suspect(self) -> bool:
+        """One death is most likely another's doing; two, or a step that raised, may be its own."""
+        return self.was_in_a_raise or self.num_crashes >= 2
 
     def is_current(self, gateway_attempt: int) -> bool:
         """True if this attempt's admit is out and may speak."""

@@ -104,7 +104,8 @@ class RequestLife:
             choice.move(Phase.PLACED)
             choice.begin_attempt(placement)
             attempt = Attempt(self._spec.client_attempt, choice.gateway_attempt)
-            self._commands.append(Admit(choice.index, attempt, choice.output_ids, placement, ticket))
+            admit = Admit(choice.index, attempt, choice.output_ids, placement, ticket, choice.is_suspect)
+            self._commands.append(admit)
         return self._after(now)
 
     def place_refused(
@@ -227,6 +228,7 @@ class RequestLife:
         if choice.phase is Phase.CLOSING:
             choice.move(Phase.DONE)
         elif cause is ReturnCause.SUSPECT:
+            choice.was_in_a_raise = True
             self._crash(choice, now)
         else:
             if cause is ReturnCause.DRAINING:
@@ -328,6 +330,7 @@ class RequestLife:
         accepted = list(ids[:num])
         choice.output_ids.extend(accepted)
         choice.num_crashes = choice.num_refusals = 0
+        choice.was_in_a_raise = False
         kept = list(logprobs[:num]) if logprobs is not None else None
         self._commands.append(EmitTokens(choice.index, first_index, accepted, delta.text, kept))
         if not choice.is_decoding:

@@ -81,6 +81,7 @@ class RequestTerms:
             cache_policy=cast(generation_pb2.CachePolicy, int(self.cache_policy)),
             ticket=_ticket(command.ticket),
             traceparent=traceparent,
+            is_suspect=command.is_suspect,
         )
         message.ids.extend(command.output_ids)
         if self.session_key:

@@ -148,6 +148,8 @@ class Admit:
     output_ids: list[int]
     placement: Placement
     ticket: Ticket
+    is_suspect: bool
+    """It may be what engines die of: it is to run alone until its first id."""
 
 
 @dataclass(frozen=True, slots=True)

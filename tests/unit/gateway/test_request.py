@@ -264,6 +264,21 @@ def test_suspect_returns_count_as_crashes_and_others_do_not() -> None:
     assert rig.error().reason is Reason.CRASH_LIMIT
 
 
+def test_a_sequence_is_suspect_after_a_step_that_raised_or_two_deaths_until_its_next_token() -> None:
+    rig = running()
+    assert not rig.last(Admit).is_suspect
+    rig.do(rig.life.returned(0, 1, ReturnCause.SUSPECT, COUNTS, rig.now))
+    rig.place()
+    assert rig.last(Admit).is_suspect
+    rig.tokens(2, 0, ANSWER[:1])
+    suspicions = []
+    for attempt in (2, 3):
+        rig.die(attempt)
+        rig.place()
+        suspicions.append(rig.last(Admit).is_suspect)
+    assert suspicions == [False, True]
+
+
 def test_a_returned_sequence_prefers_the_engine_that_has_its_blocks_unless_that_drains() -> None:
     rig = running()
     rig.do(rig.life.returned(0, 1, ReturnCause.NO_STEP, COUNTS, rig.now))
