@@ -280,7 +280,7 @@ def test_a_bad_start_is_one_line_in_less_than_ten_seconds(flags: list[str], code
         ("none", ["--num-blocks=2000000000"], r"the KV pool needs \d+ MiB; \d+ MiB are available; give .*"),
         ("none", ["--kv-memory-mib=0"], "kv.memory.mib"),
         ("nan", [], "the model's logits are not finite"),
-        ("shape", [], "."),
+        ("shape", [], r"has shape \[1, \d+\], config.json says .*; use weights that belong"),
     ],
 )
 def test_no_room_and_corrupt_weights_are_one_line(

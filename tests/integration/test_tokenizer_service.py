@@ -208,6 +208,33 @@ async def test_truncation_is_per_request(stub: tokenizer_pb2_grpc.TokenizerServi
     assert list((await stub.Encode(Request(text=text))).ids) == whole
 
 
+async def test_large_texts_take_turns_in_little_memory_and_hold_up_nobody(folder: Path) -> None:
+    process = start("--listen", "127.0.0.1:0", "--model", str(folder))
+    try:
+        async with grpc.aio.insecure_channel(wait_ready(process)) as channel:
+            stub = tokenizer_pb2_grpc.TokenizerServiceStub(channel)
+            before = _peak_mib(process)
+            side = gateway_pb2.TRUNCATION_SIDE_LEFT
+            texts = [f"{number}: " + "0123456789" * 100_000 for number in range(2)]
+            large = [asyncio.ensure_future(stub.Encode(Request(text=t, truncation_side=side))) for t in texts]
+            num_small = 0
+            while not all(answer.done() for answer in large):
+                assert (await stub.Encode(Request(text=f"a short one {num_small} " * 500))).ids
+                num_small += 1
+            answers = [await answer for answer in large]
+            assert [answer.num_truncated + len(answer.ids) for answer in answers] == [1_000_003] * 2
+            assert num_small > 20
+            assert _peak_mib(process) - before < 150
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _peak_mib(process: subprocess.Popen[str]) -> int:
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) >> 10
+
+
 async def test_undecodable_bytes_and_ids_out_of_vocabulary(
     channel: grpc.aio.Channel, stub: tokenizer_pb2_grpc.TokenizerServiceStub
 ) -> None:

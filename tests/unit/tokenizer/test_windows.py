@@ -1,10 +1,17 @@
 """A long text in windows has the ids of the whole, in every family and for texts that have no good seam."""
 
+import asyncio
 import random
+import sys
+import threading
 from array import array
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from services.contract.errors import MeshError, Reason
+from services.tokenizer.lru import Lru
+from services.tokenizer.run_encoder import MAX_LARGE_CHARS, RunEncoder, entry_cost
 from services.tokenizer.vocabulary import RunText, Vocabulary
 from services.tokenizer.windows import CHECK_CHARS, WINDOW_CHARS, windows
 
@@ -108,3 +115,28 @@ def test_long_runs_go_through_windows_and_come_as_plain_numbers(
     assert isinstance(long, array) and list(long) == list(expected)
     assert list(short) == list(vocabulary.encode_run_with_offsets(RunText(" a b", False))[0])
     assert list(vocabulary.encode_trusted(text)) == list(vocabulary.encode_runs([RunText(text, True)])[0])
+
+
+async def test_too_much_waiting_text_is_refused_and_room_returns(vocabularies: dict[str, Vocabulary]) -> None:
+    ended = threading.Event()
+
+    def encode(name: str) -> str:
+        ended.wait(10)
+        return name
+
+    with ThreadPoolExecutor(1) as thread:
+        runs = RunEncoder(vocabularies["real"], thread, thread, Lru(0), lambda hits, misses: None)
+        half = MAX_LARGE_CHARS // 2
+        held = [asyncio.ensure_future(runs.off_loop(half, encode, name)) for name in "ab"]
+        await asyncio.sleep(0)
+        with pytest.raises(MeshError) as caught:
+            await runs.off_loop(half, encode, "c")
+        assert caught.value.reason is Reason.QUEUE_FULL and caught.value.retry_delay_s
+        ended.set()
+        assert await asyncio.gather(*held) == ["a", "b"]
+        assert await runs.off_loop(half, encode, "d") == "d"
+
+
+def test_a_cached_entry_costs_the_bytes_it_holds() -> None:
+    for text in ("a" * 100_000, "é" * 100_000, "我" * 100_000, "😀" * 100_000):
+        assert 0 <= entry_cost([text], 50_000) - sys.getsizeof(text) - 200_000 < 1000
