@@ -43,8 +43,8 @@ ATTEMPTS = (
     Mutant(
         name="moved stream starts over",
         file="services/gateway/request.py",
-        old="attempt, choice.output_ids, placement, ticket))",
-        new="attempt, [], placement, ticket))",
+        old="attempt, choice.output_ids, placement,",
+        new="attempt, [], placement,",
         tests=(LIFE + "test_a_stream_moves_when_its_engine_dies_and_goes_on_with_the_ids_so_far",),
     ),
     Mutant(
