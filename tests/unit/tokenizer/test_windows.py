@@ -5,6 +5,7 @@ import random
 import sys
 import threading
 from array import array
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -39,7 +40,7 @@ def prose(rng: random.Random) -> str:
     return " ".join(rng.choice(words) for _ in range(LENGTH // 4))
 
 
-TEXTS = {
+TEXTS: dict[str, Callable[[random.Random], str]] = {
     "prose": prose,
     "one letter": lambda rng: "a" * LENGTH,
     "digits": lambda rng: "".join(rng.choices("0123456789", k=LENGTH)),
