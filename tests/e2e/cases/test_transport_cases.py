@@ -422,10 +422,10 @@ async def test_cancelled_while_its_reader_stalls(
     request = gateway_pb2.GenerateRequest(ids=gateway_pb2.TokenIds(ids=prompt(0).ids), max_tokens=max_tokens)
     before = outcomes(mesh)
     for _ in range(NUM_CANCELS // 2 // BATCH):
+        enough = drawn(mesh) + 1400 * BATCH
         calls = [stub.Generate(request, timeout=60) for _ in range(BATCH)]
         for call in calls:
             await call.read()
-        enough = drawn(mesh) + 1200 * BATCH
         await soon(lambda enough=enough: drawn(mesh) >= enough, 20)  # type: ignore[misc]
         assert num_requests(mesh, "running") == BATCH, "all of them still have something to write"
         for call in calls:
