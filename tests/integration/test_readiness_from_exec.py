@@ -67,7 +67,7 @@ async def status(address: str, name: str) -> str:
             answer = await stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=2)
         except grpc.aio.AioRpcError as error:
             return error.code().name
-        return health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+        return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
 
 
 async def probe(target: Started, name: str) -> list[str]:
