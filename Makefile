@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model demo up test exactness mutants check protos readme clean
+.PHONY: help setup model demo up test exactness mutants check protos wire-baseline readme clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 16
@@ -45,6 +45,9 @@ check: setup ## Style, types, imports
 protos: setup ## Generate pagemesh/v1 from protos/
 	$(RUN) -m grpc_tools.protoc -I protos --python_out=. --pyi_out=. --grpc_python_out=. \
 		--mypy_grpc_out=quiet:. protos/pagemesh/v1/*.proto
+
+wire-baseline: setup ## Take the contracts as they are for the wire that may only grow
+	cd protos && ../$(BIN)/buf build -o baseline.binpb
 
 readme: setup ## Write the settings into the README
 	$(RUN) docs/settings_table.py

@@ -1,6 +1,7 @@
 """The contracts are clean, and the committed code is what they generate."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROTO_ROOT = ROOT / "protos"
 BIN = Path(sys.executable).parent
+BASELINE = str(PROTO_ROOT / "baseline.binpb")
 PROTOS = sorted((PROTO_ROOT / "pagemesh/v1").glob("*.proto"))
 GENERATED = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py", "_pb2_grpc.pyi")
 
@@ -40,10 +42,27 @@ def test_generated_code_equals_regeneration(regenerated: Path, proto: Path) -> N
 
 
 def test_buf_lint_finds_nothing() -> None:
-    lint = subprocess.run(
-        [BIN / "buf", "lint"], cwd=ROOT / "protos", capture_output=True, text=True, check=False
-    )
+    lint = _buf("lint")
     assert lint.returncode == 0, lint.stdout + lint.stderr
+
+
+def test_the_wire_is_still_the_baselines() -> None:
+    """Numbers and types that were once given stay; `make wire-baseline` is for additions."""
+    breaking = _buf("breaking", "--against", BASELINE)
+    assert breaking.returncode == 0, breaking.stdout + breaking.stderr
+
+
+def test_a_changed_number_breaks_the_wire(tmp_path: Path) -> None:
+    shutil.copytree(PROTO_ROOT, tmp_path / "protos")
+    changed = tmp_path / "protos/pagemesh/v1/engine.proto"
+    changed.write_text(changed.read_text().replace("uint64 seed = 8;", "uint64 seed = 98;"))
+    breaking = _buf("breaking", "--against", BASELINE, folder=tmp_path / "protos")
+    assert "Admit" in breaking.stdout and breaking.returncode != 0, breaking.stdout + breaking.stderr
+
+
+def _buf(*arguments: str, folder: Path = PROTO_ROOT) -> subprocess.CompletedProcess[str]:
+    command = [str(BIN / "buf"), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
 def test_lint_rules_are_the_standard_ones_without_exceptions() -> None:
