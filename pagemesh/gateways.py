@@ -15,6 +15,7 @@ CHANNEL_OPTIONS: Mapping[str, int] = {
     # A gateway that is gone without a word (power, network, a frozen process) breaks the stream within 15 s.
     "grpc.keepalive_time_ms": 10_000,
     "grpc.keepalive_timeout_ms": 5_000,
+    "grpc.http2.ping_timeout_ms": 5_000,  # without it gRPC waits a minute, whatever the timeout says
     "grpc.keepalive_permit_without_calls": 1,
     "grpc.http2.max_pings_without_data": 0,
     # A gateway that comes back is found within a second; the library's own backoff grows to two minutes.

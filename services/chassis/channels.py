@@ -23,6 +23,8 @@ def shared_options(settings: ServiceSettings) -> Options:
         ("grpc.max_send_message_length", settings.max_message_bytes + EXTRA_BYTES),
         ("grpc.keepalive_time_ms", round(settings.keepalive_s * 1000)),
         ("grpc.keepalive_timeout_ms", round(settings.keepalive_s * 500)),
+        # What counts in fact: without it gRPC waits a minute for the answer, whatever the timeout says.
+        ("grpc.http2.ping_timeout_ms", round(settings.keepalive_s * 500)),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.max_metadata_size", MAX_METADATA_BYTES),

@@ -4,6 +4,7 @@ import asyncio
 import json
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from services.chassis.channels import EXTRA_BYTES, open_channel, shared_options
 from services.chassis.server import Server, server_options
 from services.chassis.settings import ServiceSettings
 from services.chassis.telemetry import start_telemetry
+from tests.support.tcp_proxy import TcpProxy
 
 LIMIT = 16 * 2**20 + EXTRA_BYTES
 
@@ -23,6 +25,22 @@ LIMIT = 16 * 2**20 + EXTRA_BYTES
 class Gateway(gateway_pb2_grpc.GatewayServiceServicer):
     async def CountTokens(self, request: Any, context: Any) -> Any:
         return gateway_pb2.CountTokensResponse(num_tokens=len(request.text))
+
+
+class StuckGateway(gateway_pb2_grpc.GatewayServiceServicer):
+    """Never answers."""
+
+    def __init__(self) -> None:
+        self.called = asyncio.Event()
+        self.cancelled = asyncio.Event()
+
+    async def CountTokens(self, request: Any, context: Any) -> Any:
+        self.called.set()
+        try:
+            await asyncio.Future()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
 
 
 def _request(num_bytes: int) -> gateway_pb2.CountTokensRequest:
@@ -73,6 +91,28 @@ def test_servers_allow_pings_well_below_the_interval_of_both_ends(keepalive_s: f
     assert min_ms * 2 <= min(keepalive_s * 1000, CHANNEL_OPTIONS["grpc.keepalive_time_ms"])
     assert server["grpc.keepalive_permit_without_calls"] == client["grpc.keepalive_permit_without_calls"] == 1
     assert server["grpc.so_reuseport"] == 0
+
+
+async def test_a_peer_that_is_silent_for_half_an_interval_more_is_given_up(settings: ServiceSettings) -> None:
+    brisk = settings.model_copy(update={"keepalive_s": 0.5})
+    server = Server(brisk, "pagemesh-test", start_telemetry("pagemesh-test", brisk))
+    gateway = StuckGateway()
+    server.add(gateway_pb2_grpc.add_GatewayServiceServicer_to_server, gateway, "pagemesh.v1.GatewayService")
+    await server.start()
+    with TcpProxy() as proxy:
+        proxy.target = server.address
+        channel = open_channel(proxy.address, settings=brisk)
+        call = asyncio.ensure_future(gateway_pb2_grpc.GatewayServiceStub(channel).CountTokens(_request(100)))
+        await gateway.called.wait()
+        begin_s = time.monotonic()
+        proxy.hold()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await asyncio.wait_for(call, 5)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        await asyncio.wait_for(gateway.cancelled.wait(), 5)
+        assert time.monotonic() - begin_s < 2.5
+    await channel.close()
+    await server.stop()
 
 
 async def test_tls_is_served_and_checked(settings: ServiceSettings, tmp_path: Path) -> None:
