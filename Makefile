@@ -29,7 +29,7 @@ up: setup ## Run the mesh until Ctrl-C
 	@$(BIN)/pagemesh up
 
 test: model check ## All checks and tests, the real model included
-	$(RUN) -m pytest --durations=15
+	$(RUN) -m pytest -n 2 --dist loadfile --durations=15
 
 exactness: model ## The long exactness matrix
 	PAGEMESH_EXACTNESS=full $(RUN) -m pytest -m exactness --durations=15
