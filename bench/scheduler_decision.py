@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Iterable
 
 from services.contract.priority import Priority
-from services.scheduler.commands import Command, Placed
-from services.scheduler.credit import Room
-from services.scheduler.engines import EngineFacts, EngineReport
-from services.scheduler.limits import Limits
-from services.scheduler.placement import PlacementCore
-from services.scheduler.request import Request
+from services.scheduler.core.commands import Command, Placed
+from services.scheduler.core.credit import Room
+from services.scheduler.core.engines import EngineFacts, EngineReport
+from services.scheduler.core.limits import Limits
+from services.scheduler.core.placement import PlacementCore
+from services.scheduler.core.request import Request
 
 MODEL = "smollm2"
 NUM_TENANTS = 100

@@ -7,9 +7,9 @@ from itertools import chain
 from pagemesh.v1 import engine_pb2, generation_pb2, scheduler_pb2
 from services.contract.errors import MeshError
 from services.contract.priority import Priority, priority_of
-from services.engine.admission import Admission, Attempt, CachePolicy, Identity, Ticket
-from services.engine.limits import Limits
-from services.engine.prefix_cache import Retention
+from services.engine.core.admission import Admission, Attempt, CachePolicy, Identity, Ticket
+from services.engine.core.limits import Limits
+from services.engine.core.prefix_cache import Retention
 from services.engine.step import SamplingSpec
 
 MAX_BIASES = 1024

@@ -3,7 +3,7 @@
 import hashlib
 
 from pagemesh.v1 import engine_pb2, generation_pb2
-from services.engine.limits import Limits
+from services.engine.core.limits import Limits
 from services.engine.step import ExecutorSpec
 
 

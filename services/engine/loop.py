@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from services.engine.outcome import StreamNews
+from services.engine.core.outcome import StreamNews
+from services.engine.core.running_set import Plan, RunningSet
 from services.engine.run_words import StepTimes
-from services.engine.running_set import Plan, RunningSet
 from services.engine.step import StepResult
 from services.engine.step_clock import StepClock
 from services.engine.step_runner import StepAbandonedError, StepFailedError, StepRunner

@@ -8,7 +8,7 @@ from prometheus_client.registry import Collector
 
 from pagemesh.v1 import engine_pb2, generation_pb2
 from services.contract.priority import Priority
-from services.engine.running_set import Plan, RunningSet
+from services.engine.core.running_set import Plan, RunningSet
 from services.engine.step import StepResult
 
 STEP_BUCKETS_S = (

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.contract.priority import Priority
-from services.engine.running_set import RunningSet
+from services.engine.core.running_set import RunningSet
 
 
 @dataclass(frozen=True, slots=True)

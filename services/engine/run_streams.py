@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pagemesh.v1 import engine_pb2
 from services.chassis.stream import MessageStream
 from services.engine.admit_check import InvalidAdmitError, admission_of, bare_admission
-from services.engine.outcome import Refusal, StreamNews
+from services.engine.core.outcome import Refusal, StreamNews
+from services.engine.core.running_set import RunningSet
 from services.engine.run_words import StepTimes, run_response
-from services.engine.running_set import RunningSet
 from services.engine.spans import SequenceSpans
 
 RunStream = MessageStream[engine_pb2.RunResponse, engine_pb2.RunRequest]

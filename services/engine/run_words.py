@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pagemesh.v1 import engine_pb2
-from services.engine.outcome import Counts, NewIds, StreamNews
+from services.engine.core.outcome import Counts, NewIds, StreamNews
 
 MAX_DETAIL_BYTES = 200
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from opentelemetry.trace import Tracer
 
 from services.chassis.telemetry import context_from
-from services.engine.admission import Admission
-from services.engine.outcome import Counts, Progress, StreamNews
+from services.engine.core.admission import Admission
+from services.engine.core.outcome import Counts, Progress, StreamNews
 
 
 @dataclass(slots=True)

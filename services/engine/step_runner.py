@@ -7,7 +7,7 @@ import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
 
-from services.engine.running_set import Plan
+from services.engine.core.running_set import Plan
 from services.engine.step import Executor, ExecutorSpec, Row, SamplingSpec, SequenceSpec, StepResult
 
 PROBE_SEQUENCE_ID = 0

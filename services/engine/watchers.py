@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pagemesh.v1 import engine_pb2
 from services.chassis.stream import MessageStream
 from services.contract.priority import Priority
-from services.engine.outcome import TicketFate, TicketMet
+from services.engine.core.outcome import TicketFate, TicketMet
+from services.engine.core.running_set import RunningSet
 from services.engine.room import divide, room_of
-from services.engine.running_set import RunningSet
 
 REPORT_EVERY_S = 0.01
 """Changes between reports are told together."""

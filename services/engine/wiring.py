@@ -17,16 +17,16 @@ from services.chassis.server import Server
 from services.chassis.tasks import Tasks
 from services.chassis.telemetry import start_metrics, start_telemetry
 from services.contract.model_folder import ModelFolder
+from services.engine.core.limits import Limits
+from services.engine.core.outcome import ReturnReason, StreamNews
+from services.engine.core.running_set import RunningSet
 from services.engine.declaration import declare
 from services.engine.executors.registry import ExecutorRequest, MadeExecutor, make_executor
-from services.engine.limits import Limits
 from services.engine.loop import EngineLoop
 from services.engine.memory import available_bytes, check_memory, pool_size
 from services.engine.metrics import EngineMetrics
-from services.engine.outcome import ReturnReason, StreamNews
 from services.engine.run_streams import RunStreams
 from services.engine.run_words import StepTimes
-from services.engine.running_set import RunningSet
 from services.engine.service import Engine, EngineServicer
 from services.engine.settings import EngineSettings
 from services.engine.spans import SequenceSpans

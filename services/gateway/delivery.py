@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from pagemesh.v1 import gateway_pb2, generation_pb2
 from services.contract.errors import MeshError, Reason
+from services.gateway.life.outbox import Outbox
+from services.gateway.life.request_words import ChoiceLogprobs, Complete, EmitTokens, Fail
 from services.gateway.live_request import LiveRequest
-from services.gateway.outbox import Outbox
-from services.gateway.request_words import ChoiceLogprobs, Complete, EmitTokens, Fail
 
 UNSTICK_S = 0.2
 """A request that has failed waits so long for a write that is under way."""

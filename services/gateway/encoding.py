@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pagemesh.v1 import tokenizer_pb2
 from services.chassis.telemetry import TRACEPARENT
 from services.contract.errors import MeshError, Reason, invalid_field
-from services.gateway.generation_spec import GenerationSpec, IdsPrompt, TruncationSide
 from services.gateway.mesh import Mesh, Route
+from services.gateway.peers.tokenizer_client import Vocabulary
 from services.gateway.prompt_encoding import (
     cannot_append,
     check_text_size,
@@ -18,7 +18,7 @@ from services.gateway.prompt_encoding import (
     truncate_ids,
     truncate_request,
 )
-from services.gateway.tokenizer_client import Vocabulary
+from services.gateway.spec.generation_spec import GenerationSpec, IdsPrompt, TruncationSide
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from typing import cast
 
 from pagemesh.v1 import gateway_pb2, generation_pb2
 from services.contract.status import cut
-from services.gateway.account import Account
 from services.gateway.encoding import EncodedPrompt
-from services.gateway.hop_clock import HopClock, Stage
-from services.gateway.request import RequestLife
-from services.gateway.request_words import ChoiceEnd, Complete
+from services.gateway.life.account import Account
+from services.gateway.life.hop_clock import HopClock, Stage
+from services.gateway.life.request import RequestLife
+from services.gateway.life.request_words import ChoiceEnd, Complete
 
 MAX_NAME_BYTES = 128
 """Of what peers say of themselves: a receipt must fit into a status's details."""

@@ -10,26 +10,26 @@ from dataclasses import dataclass
 
 from pagemesh.v1 import gateway_pb2, generation_pb2
 from services.contract.errors import MeshError, Reason
+from services.gateway.access.identity import Tenant
+from services.gateway.access.resume_token import ResumeClaims, StreamFacts, verify_resume_token
 from services.gateway.delivery import Delivery, WriteFn
 from services.gateway.encoding import encode_prompt
 from services.gateway.end_words import EndFacts, complete_words, receipt_words
-from services.gateway.generation_spec import GenerationSpec
-from services.gateway.hop_clock import HopClock, Stage
-from services.gateway.identity import Tenant
-from services.gateway.limits import deadline_passed
+from services.gateway.history.store.protocol import LeaseOwner
+from services.gateway.history.turn import Turn
+from services.gateway.life.hop_clock import HopClock, Stage
+from services.gateway.life.limits import deadline_passed
+from services.gateway.life.outbox import Outbox
+from services.gateway.life.request_words import Complete, Fail
 from services.gateway.live_request import LiveRequest
 from services.gateway.mesh import Mesh, Route
 from services.gateway.observer import RequestObserver
-from services.gateway.outbox import Outbox
 from services.gateway.plan import Plan, new_life, peer_terms, started_words
 from services.gateway.prompt_encoding import check_turn_truncation
 from services.gateway.request_trace import RequestTrace
-from services.gateway.request_words import Complete, Fail
-from services.gateway.resume_token import ResumeClaims, StreamFacts, verify_resume_token
 from services.gateway.running_requests import RunningRequest
-from services.gateway.store.protocol import LeaseOwner
-from services.gateway.turn import Turn
-from services.gateway.validation import check_limits, check_size, validate_generate
+from services.gateway.spec.generation_spec import GenerationSpec
+from services.gateway.spec.validation import check_limits, check_size, validate_generate
 
 DEADLINE_SLACK_S = 0.05
 """The transport's own timer may cancel a call a moment before ours says why."""

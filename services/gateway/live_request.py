@@ -11,15 +11,9 @@ from math import inf
 
 from pagemesh.v1 import engine_pb2, scheduler_pb2
 from services.contract.errors import MeshError
-from services.gateway.engine_fleet import EngineFleet
-from services.gateway.engine_link import Admission
-from services.gateway.observer import RequestObserver
-from services.gateway.outbox import Outbox
-from services.gateway.placement_client import PlacementClient
-from services.gateway.request import RequestLife
-from services.gateway.request_terms import RequestTerms
-from services.gateway.request_trace import RequestTrace
-from services.gateway.request_words import (
+from services.gateway.life.outbox import Outbox
+from services.gateway.life.request import RequestLife
+from services.gateway.life.request_words import (
     Admit,
     AdmitRefusal,
     Cancel,
@@ -37,7 +31,13 @@ from services.gateway.request_words import (
     ReturnCause,
     Withdraw,
 )
-from services.gateway.scheduler_link import Waiting
+from services.gateway.observer import RequestObserver
+from services.gateway.peers.engine_fleet import EngineFleet
+from services.gateway.peers.engine_link import Admission
+from services.gateway.peers.placement_client import PlacementClient
+from services.gateway.peers.scheduler_link import Waiting
+from services.gateway.request_terms import RequestTerms
+from services.gateway.request_trace import RequestTrace
 
 
 class LiveRequest:

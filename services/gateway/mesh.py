@@ -9,15 +9,15 @@ from opentelemetry.trace import Tracer
 from services.chassis.tasks import Tasks
 from services.contract.block_hash import block_hashes
 from services.contract.errors import MeshError, Reason, invalid_field, unavailable
-from services.gateway.engine_fleet import EngineFleet
-from services.gateway.identity import Identities
+from services.gateway.access.identity import Identities
+from services.gateway.history.sessions import Sessions
 from services.gateway.metrics import GatewayMetrics
-from services.gateway.placement_client import PlacementClient
+from services.gateway.peers.engine_fleet import EngineFleet
+from services.gateway.peers.placement_client import PlacementClient
+from services.gateway.peers.scheduler_words import ModelLimits
+from services.gateway.peers.tokenizer_client import TokenizerPool, Vocabulary
 from services.gateway.running_requests import RunningRequests
-from services.gateway.scheduler_words import ModelLimits
-from services.gateway.sessions import Sessions
 from services.gateway.settings import GatewaySettings
-from services.gateway.tokenizer_client import TokenizerPool, Vocabulary
 
 RETRY_DELAY_S = 1.0
 

@@ -2,11 +2,11 @@
 
 from services.contract.priority import Priority
 from services.gateway.end_words import EndFacts
-from services.gateway.hop_clock import Stage
+from services.gateway.life.hop_clock import Stage
+from services.gateway.life.request_words import EmitTokens
 from services.gateway.metrics import GatewayMetrics, label
 from services.gateway.plan import Plan
 from services.gateway.request_trace import RequestTrace
-from services.gateway.request_words import EmitTokens
 from services.gateway.running_requests import RunningRequest
 
 

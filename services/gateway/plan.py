@@ -4,19 +4,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pagemesh.v1 import gateway_pb2, generation_pb2
+from services.gateway.access.identity import Tenant
+from services.gateway.access.resume_token import ResumeClaims, StreamFacts, make_resume_token
+from services.gateway.access.salt import cache_salt
 from services.gateway.encoding import EncodedPrompt
-from services.gateway.generation_spec import CachePolicy, GenerationSpec
-from services.gateway.hop_clock import HopClock
-from services.gateway.identity import Tenant
+from services.gateway.history.sessions import TurnLease
+from services.gateway.life.hop_clock import HopClock
+from services.gateway.life.request import RequestLife
+from services.gateway.life.request_words import JitterFn, RequestSpec, Tier
 from services.gateway.mesh import Mesh, Route
-from services.gateway.output_text import OutputRules, OutputText
-from services.gateway.request import RequestLife
 from services.gateway.request_terms import RequestTerms
-from services.gateway.request_words import JitterFn, RequestSpec, Tier
-from services.gateway.resume_token import ResumeClaims, StreamFacts, make_resume_token
-from services.gateway.salt import cache_salt
-from services.gateway.sessions import TurnLease
 from services.gateway.settings import GatewaySettings
+from services.gateway.spec.generation_spec import CachePolicy, GenerationSpec
+from services.gateway.text.output_text import OutputRules, OutputText
 
 MAX_ID_BYTES = 5
 """Of one id in a message, at most."""

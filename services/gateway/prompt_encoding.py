@@ -9,7 +9,7 @@ from typing import cast
 
 from pagemesh.v1 import gateway_pb2, tokenizer_pb2
 from services.contract.errors import MeshError, Reason, invalid_field
-from services.gateway.generation_spec import (
+from services.gateway.spec.generation_spec import (
     ConversationPrompt,
     GenerationSpec,
     MessagesPrompt,

@@ -9,8 +9,8 @@ from typing import cast
 
 from pagemesh.v1 import engine_pb2, generation_pb2, scheduler_pb2
 from services.contract.priority import Priority
-from services.gateway.generation_spec import CachePolicy
-from services.gateway.request_words import Admit, Enqueue, Ticket
+from services.gateway.life.request_words import Admit, Enqueue, Ticket
+from services.gateway.spec.generation_spec import CachePolicy
 
 
 @dataclass(frozen=True, slots=True)

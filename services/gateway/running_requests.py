@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from services.contract.errors import MeshError, Reason
-from services.gateway.request import superseded
+from services.gateway.life.request import superseded
 
 REMEMBER_S = 60.0
 MAX_REMEMBERED = 100_000

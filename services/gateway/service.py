@@ -9,15 +9,15 @@ from pagemesh.v1 import gateway_pb2, gateway_pb2_grpc, generation_pb2, scheduler
 from services.chassis.telemetry import TRACEPARENT, traceparent_in
 from services.contract.errors import MeshError, Reason, not_supported
 from services.contract.status import abort
+from services.gateway.access.identity import Tenant
+from services.gateway.access.rate_limit import RateLimit
+from services.gateway.access.salt import cache_salt
 from services.gateway.delivery import WriteFn
 from services.gateway.encoding import encode_prompt
 from services.gateway.generation import Caller, Generation
-from services.gateway.identity import Tenant
 from services.gateway.mesh import Mesh
 from services.gateway.prompt_encoding import encode_request
-from services.gateway.rate_limit import RateLimit
-from services.gateway.salt import cache_salt
-from services.gateway.validation import (
+from services.gateway.spec.validation import (
     check_limits,
     check_size,
     validate_count_tokens,

@@ -17,18 +17,18 @@ from services.chassis.channels import open_channel
 from services.chassis.server import Server
 from services.chassis.tasks import Tasks
 from services.chassis.telemetry import start_metrics, start_telemetry
-from services.gateway.addresses import Addresses
-from services.gateway.engine_fleet import EngineFleet
-from services.gateway.identity import Identities, KeysFileError
+from services.gateway.access.identity import Identities, KeysFileError
+from services.gateway.history.sessions import Sessions
+from services.gateway.history.store.memory import MemoryStore
 from services.gateway.mesh import Mesh
 from services.gateway.metrics import GatewayMetrics
-from services.gateway.placement_client import PlacementClient
+from services.gateway.peers.addresses import Addresses
+from services.gateway.peers.engine_fleet import EngineFleet
+from services.gateway.peers.placement_client import PlacementClient
+from services.gateway.peers.tokenizer_client import TokenizerPool
 from services.gateway.running_requests import RunningRequests
 from services.gateway.service import GatewayServicer
-from services.gateway.sessions import Sessions
 from services.gateway.settings import GatewaySettings
-from services.gateway.store.memory import MemoryStore
-from services.gateway.tokenizer_client import TokenizerPool
 
 SERVICE_NAME = "pagemesh-gateway"
 FULL_NAME = gateway_pb2.DESCRIPTOR.services_by_name["GatewayService"].full_name

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator
 from pagemesh.v1 import engine_pb2, scheduler_pb2
 from services.contract.errors import invalid_field
 from services.contract.priority import Priority, priority_of
-from services.scheduler.commands import News, Placed, Refused, ReportWaiting
-from services.scheduler.credit import Room
-from services.scheduler.engines import Engine, EngineFacts, EngineReport
-from services.scheduler.fleet import ModelFacts
-from services.scheduler.placement import Explanation
-from services.scheduler.request import Request
+from services.scheduler.core.commands import News, Placed, Refused, ReportWaiting
+from services.scheduler.core.credit import Room
+from services.scheduler.core.engines import Engine, EngineFacts, EngineReport
+from services.scheduler.core.fleet import ModelFacts
+from services.scheduler.core.placement import Explanation
+from services.scheduler.core.request import Request
 
 US = 1_000_000
 TENANT_KEY_BYTES = 16

@@ -12,8 +12,8 @@ from services.contract.errors import MeshError, Reason
 from services.contract.priority import Priority
 from services.contract.status import abort
 from services.scheduler import messages
-from services.scheduler.commands import Command
-from services.scheduler.request import Request
+from services.scheduler.core.commands import Command
+from services.scheduler.core.request import Request
 from services.scheduler.switchboard import Switchboard
 
 Context = grpc.aio.ServicerContext[Any, Any]

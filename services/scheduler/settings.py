@@ -6,7 +6,7 @@ from pydantic import Field, field_validator
 
 from services.chassis.address import split_address
 from services.chassis.settings import ServiceSettings
-from services.scheduler.limits import Limits
+from services.scheduler.core.limits import Limits
 
 
 class SchedulerSettings(ServiceSettings):

@@ -12,7 +12,7 @@ from services.chassis.readiness import Readiness
 from services.chassis.stream import In, MessageStream, Out, StreamBroken
 from services.chassis.telemetry import context_from
 from services.scheduler import messages
-from services.scheduler.commands import (
+from services.scheduler.core.commands import (
     Command,
     ModelsChanged,
     News,
@@ -21,9 +21,9 @@ from services.scheduler.commands import (
     ReportWaiting,
     Withdrawn,
 )
-from services.scheduler.engines import EngineFacts
+from services.scheduler.core.engines import EngineFacts
+from services.scheduler.core.placement import PlacementCore
 from services.scheduler.metrics import SchedulerMetrics
-from services.scheduler.placement import PlacementCore
 
 GatewayEnd = MessageStream[scheduler_pb2.PlaceResponse, scheduler_pb2.PlaceRequest]
 EngineEnd = MessageStream[engine_pb2.WatchRequest, engine_pb2.WatchResponse]

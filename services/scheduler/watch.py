@@ -16,7 +16,7 @@ from services.chassis.stream import MessageStream
 from services.chassis.tasks import Tasks
 from services.contract.errors import MeshError
 from services.scheduler import messages
-from services.scheduler.engines import EngineFacts
+from services.scheduler.core.engines import EngineFacts
 from services.scheduler.switchboard import EngineEnd, Switchboard
 
 Dial = Callable[[str], grpc.aio.Channel]

@@ -10,8 +10,8 @@ from services.chassis.channels import open_channel
 from services.chassis.server import Server
 from services.chassis.tasks import Tasks
 from services.chassis.telemetry import start_metrics, start_telemetry
+from services.scheduler.core.placement import PlacementCore
 from services.scheduler.metrics import SchedulerMetrics
-from services.scheduler.placement import PlacementCore
 from services.scheduler.service import SchedulerServicer
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.switchboard import Switchboard

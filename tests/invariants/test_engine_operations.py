@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from services.contract.priority import Priority
-from services.engine.admission import CachePolicy, Ticket
-from services.engine.block_pool import BlockPool
-from services.engine.outcome import EndReason, ReturnReason
-from services.engine.prefix_cache import PrefixCache, Retention
+from services.engine.core.admission import CachePolicy, Ticket
+from services.engine.core.block_pool import BlockPool
+from services.engine.core.outcome import EndReason, ReturnReason
+from services.engine.core.prefix_cache import PrefixCache, Retention
 from tests.support.engine_driver import BOOT, VOCAB, EngineDriver, write_script
 
 NUM_OPERATIONS = int(os.environ.get("PAGEMESH_OPERATIONS", "2000"))

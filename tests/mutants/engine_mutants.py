@@ -51,7 +51,7 @@ MODEL = (
 DRAWS = (
     Mutant(
         name="penalty blind to prompt ids that were not run",
-        file="services/engine/sequence_state.py",
+        file="services/engine/sampling/sequence_state.py",
         old="dict.fromkeys(spec.ids)",
         new="dict.fromkeys(spec.ids[spec.num_prompt_tokens :])",
         tests=(
@@ -60,21 +60,21 @@ DRAWS = (
     ),
     Mutant(
         name="penalty blind to output of an earlier admission",
-        file="services/engine/sequence_state.py",
+        file="services/engine/sampling/sequence_state.py",
         old="Counter(spec.ids[spec.num_prompt_tokens :])",
         new="Counter()",
         tests=(SAMPLER + "test_a_state_built_at_once_equals_one_that_grew",),
     ),
     Mutant(
         name="seed without choice",
-        file="services/engine/randomness.py",
+        file="services/engine/sampling/randomness.py",
         old="seed, choice, position), digest_size",
         new="seed, 0, position), digest_size",
         tests=(RANDOMNESS + "test_each_part_of_the_key_matters",),
     ),
     Mutant(
         name="draw keyed by a counter, not by position",
-        file="services/engine/sampler.py",
+        file="services/engine/sampling/sampler.py",
         old="        return _invert(scores, spec, uniform(spec.seed, spec.choice, len(state.ids)))",
         new=(
             '        self._num_draws = getattr(self, "_num_draws", 0) + 1\n'
@@ -84,14 +84,14 @@ DRAWS = (
     ),
     Mutant(
         name="draw keyed by the output's index, not by position",
-        file="services/engine/sampler.py",
+        file="services/engine/sampling/sampler.py",
         old="uniform(spec.seed, spec.choice, len(state.ids))",
         new="uniform(spec.seed, spec.choice, state.num_output_tokens)",
         tests=(POSITION + "test_where_the_prompt_ends_does_not_matter",),
     ),
     Mutant(
         name="min-tokens mask dropped",
-        file="services/engine/sampler.py",
+        file="services/engine/sampling/sampler.py",
         old="return bool(state.sampling.stop_ids) and",
         new="return False and",
         tests=(SAMPLER + "test_stop_ids_are_masked_until_min_tokens_whatever_their_bias",),
@@ -101,42 +101,42 @@ DRAWS = (
 BLOCKS = (
     Mutant(
         name="two block ids swapped",
-        file="services/engine/planner.py",
+        file="services/engine/core/planner.py",
         old="sequence.block_table = tuple(sequence.block_ids)",
         new="sequence.block_table = (*sequence.block_ids[:-2], *sequence.block_ids[:-3:-1])",
         tests=(CORE + "test_chunks_change_nothing[lag0-16]", CORE + "test_output_blocks_serve_the_next_turn"),
     ),
     Mutant(
         name="block freed while still referenced",
-        file="services/engine/block_pool.py",
+        file="services/engine/core/block_pool.py",
         old="if self._num_references[block_id]:\n            return False",
         new="self._num_references[block_id] = 0",
         tests=(CORE + "test_twins_that_arrive_together_are_one_prefill[lag0]",),
     ),
     Mutant(
         name="block freed while still indexed",
-        file="services/engine/prefix_cache.py",
+        file="services/engine/core/prefix_cache.py",
         old="keep_cached=is_indexed",
         new="keep_cached=False",
         tests=(CORE + "test_a_second_request_finds_all_full_blocks_but_never_its_last_id[lag0-33-32]",),
     ),
     Mutant(
         name="evicted block still indexed",
-        file="services/engine/prefix_cache.py",
+        file="services/engine/core/prefix_cache.py",
         old="self._unindex(block_id)\n        self.pool.uncache",
         new="self.pool.uncache",
         tests=(CACHE + "test_an_evicted_block_is_not_found_and_serves_another_name",),
     ),
     Mutant(
         name="reserve ignored",
-        file="services/engine/running_set.py",
+        file="services/engine/core/running_set.py",
         old="kept = self.limits.num_reserve_blocks + ",
         new="kept = ",
         tests=(CORE + "test_an_empty_engine_admits_up_to_the_pool_and_a_busy_one_keeps_its_reserve[lag0]",),
     ),
     Mutant(
         name="index before compute",
-        file="services/engine/planner.py",
+        file="services/engine/core/planner.py",
         old="        self._holdings.register(sequence, end)\n",
         new=(
             "        self._holdings.register(sequence, end)\n"
@@ -146,21 +146,21 @@ BLOCKS = (
     ),
     Mutant(
         name="index of what is not finite",
-        file="services/engine/running_set.py",
+        file="services/engine/core/running_set.py",
         old="self.cache.forget(sequence.inserted_hashes)",
         new="pass",
         tests=(CORE + "test_a_row_that_is_not_finite_ends_alone_and_leaves_nothing_in_the_cache[lag0]",),
     ),
     Mutant(
         name="hit covers the last id",
-        file="services/engine/holdings.py",
+        file="services/engine/core/holdings.py",
         old="sequence.num_planned + self.block_size >= sequence.num_known",
         new="sequence.num_planned + self.block_size > sequence.num_known",
         tests=(CORE + "test_a_second_request_finds_all_full_blocks_but_never_its_last_id[lag0-32-16]",),
     ),
     Mutant(
         name="salt dropped by the engine",
-        file="services/engine/running_set.py",
+        file="services/engine/core/running_set.py",
         old="self.limits.block_size, admission.cache_salt, self._revision",
         new='self.limits.block_size, b"", self._revision',
         tests=(CORE + "test_a_salt_of_another_tenant_finds_nothing[lag0]",),
@@ -174,7 +174,7 @@ BLOCKS = (
     ),
     Mutant(
         name="salt dropped from blocks that output fills",
-        file="services/engine/holdings.py",
+        file="services/engine/core/holdings.py",
         old="block_hash(parent, sequence.admission.cache_salt,",
         new='block_hash(parent, b"",',
         tests=(CORE + "test_output_blocks_serve_the_next_turn[lag0]",),
@@ -184,35 +184,35 @@ BLOCKS = (
 ENDS = (
     Mutant(
         name="cancel lost by the engine",
-        file="services/engine/running_set.py",
+        file="services/engine/core/running_set.py",
         old="sequence = self.roster.by_handle(stream_id, handle)",
         new="sequence = None",
         tests=(COMMIT + "test_tokens_after_a_cancel_are_not_told[lag0]",),
     ),
     Mutant(
         name="finish not evaluated at admission",
-        file="services/engine/running_set.py",
+        file="services/engine/core/running_set.py",
         old="sequence.finish_reason()\n        if reason is not None:\n            self.totals",
         new="None\n        if reason is not None:\n            self.totals",
         tests=(CORE + "test_ids_that_are_an_end_already_need_no_step[lag0]",),
     ),
     Mutant(
         name="equal attempt admitted twice",
-        file="services/engine/attempts.py",
+        file="services/engine/core/attempts.py",
         old="attempt <= record.attempt",
         new="attempt < record.attempt",
         tests=(CORE + "test_a_higher_attempt_supersedes_and_a_lower_or_equal_one_is_stale[lag0]",),
     ),
     Mutant(
         name="broken stream goes on",
-        file="services/engine/running_set.py",
+        file="services/engine/core/running_set.py",
         old="if sequence.admission.stream_id == stream_id:",
         new="if False:",
         tests=(CORE + "test_a_broken_stream_takes_its_sequences_along_but_not_their_blocks[lag0]",),
     ),
     Mutant(
         name="late draws after a stop are told",
-        file="services/engine/running_set.py",
+        file="services/engine/core/running_set.py",
         old="            if reason is not None:\n                break",
         new="",
         tests=(COMMIT + "test_ids_after_the_end_in_one_step_are_discarded[lag0]",),

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from services.contract.priority import Priority
-from services.engine.admission import Admission, Attempt, CachePolicy, Identity, Ticket
+from services.engine.core.admission import Admission, Attempt, CachePolicy, Identity, Ticket
+from services.engine.core.limits import Limits
+from services.engine.core.outcome import Ended, Progress, Refused, Returned, StreamNews
+from services.engine.core.prefix_cache import Retention
+from services.engine.core.running_set import Plan, RunningSet
 from services.engine.executors.scripted import ScriptedExecutor, ScriptedFaultError
-from services.engine.limits import Limits
-from services.engine.outcome import Ended, Progress, Refused, Returned, StreamNews
-from services.engine.prefix_cache import Retention
-from services.engine.running_set import Plan, RunningSet
 from services.engine.step import Row, SamplingSpec, StepResult
 
 BOOT = "boot"

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
-from services.engine.sampler import Sampler
-from services.engine.sequence_state import SequenceState
+from services.engine.sampling.sampler import Sampler
+from services.engine.sampling.sequence_state import SequenceState
 from services.engine.step import SequenceSpec
 
 TIE = 1e-4

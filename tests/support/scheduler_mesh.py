@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from services.contract.priority import Priority
-from services.scheduler.commands import Command, Placed, Refused
-from services.scheduler.credit import Room
-from services.scheduler.engines import EngineFacts, EngineReport
-from services.scheduler.limits import Limits
-from services.scheduler.placement import PlacementCore
-from services.scheduler.request import Refusal, Request
+from services.scheduler.core.commands import Command, Placed, Refused
+from services.scheduler.core.credit import Room
+from services.scheduler.core.engines import EngineFacts, EngineReport
+from services.scheduler.core.limits import Limits
+from services.scheduler.core.placement import PlacementCore
+from services.scheduler.core.request import Refusal, Request
 
 MODEL = "smollm2"
 TENANT = b"tenant-a".ljust(16, b"\0")

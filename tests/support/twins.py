@@ -26,14 +26,19 @@ def chunks(events: list[Event]) -> list[TokenChunk]:
 
 
 async def stream(client: AsyncClient, prompt: Prompt, **options: Unpack[Options]) -> list[Event]:
-    """All events, numbered without gap or repeat, every chunk where the last one ended."""
+    """All events, checked."""
     events = [event async for event in client.generate(prompt, **options)]
+    check_numbers(events)
+    return events
+
+
+def check_numbers(events: list[Event]) -> None:
+    """Numbered without gap or repeat, every chunk where the last one ended."""
     assert [event.seq_id for event in events] == list(range(len(events)))
     ends: dict[int, int] = {}
     for chunk in chunks(events):
         assert chunk.ids and chunk.first_output_index == ends.get(chunk.choice, 0), chunk
         ends[chunk.choice] = chunk.first_output_index + len(chunk.ids)
-    return events
 
 
 async def twins(client: AsyncClient, prompt: Prompt, **options: Unpack[Options]) -> list[Event]:

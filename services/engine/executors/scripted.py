@@ -13,8 +13,8 @@ import numpy.typing as npt
 import torch
 
 from services.engine.executors.script import Part, Script, ScriptFile
-from services.engine.sampler import Sampler
-from services.engine.sequence_state import SequenceState
+from services.engine.sampling.sampler import Sampler
+from services.engine.sampling.sequence_state import SequenceState
 from services.engine.step import (
     DrawnLogprobs,
     ExecutorSpec,

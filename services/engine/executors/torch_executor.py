@@ -17,8 +17,8 @@ from services.engine.attention.registry import UnsupportedAttentionError, make_b
 from services.engine.model.config import DecoderConfig, read_config
 from services.engine.model.decoder import Decoder
 from services.engine.model.weights import load_weights
-from services.engine.sampler import Sampler
-from services.engine.sequence_state import SequenceState
+from services.engine.sampling.sampler import Sampler
+from services.engine.sampling.sequence_state import SequenceState
 from services.engine.step import PLACEHOLDER, ExecutorSpec, Row, RowOutput, SequenceSpec, StepResult
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -19,9 +19,9 @@ import torch
 from pagemesh import Answer, AsyncClient, CachePolicy, Options, TokenChunk, TokenIds, generate_request
 from services.contract.block_hash import block_hashes
 from services.contract.model_folder import resolve_model
-from services.gateway.generation_spec import CacheScope
-from services.gateway.identity import Identities, hash_api_key
-from services.gateway.salt import cache_salt
+from services.gateway.access.identity import Identities, hash_api_key
+from services.gateway.access.salt import cache_salt
+from services.gateway.spec.generation_spec import CacheScope
 from tests.support.baseline import Baseline
 from tests.support.mesh import Mesh
 from tests.support.metrics import Metrics

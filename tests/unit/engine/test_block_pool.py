@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.engine.block_pool import BlockPool, shuffled_block_ids
+from services.engine.core.block_pool import BlockPool, shuffled_block_ids
 
 
 def test_all_blocks_but_the_null_block_are_handed_out_once_in_shuffled_order() -> None:

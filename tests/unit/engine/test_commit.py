@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from services.contract.block_hash import block_hashes
-from services.engine.outcome import EndReason
+from services.engine.core.outcome import EndReason
 from tests.support.engine_driver import EngineDriver
 
 MakeDriver = Callable[..., EngineDriver]

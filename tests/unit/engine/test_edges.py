@@ -4,14 +4,14 @@ import pytest
 
 from pagemesh.v1 import engine_pb2, generation_pb2
 from services.contract.priority import Priority
+from services.engine.core.limits import Limits
+from services.engine.core.outcome import Counts, Ended, EndReason, NewIds, StreamNews
+from services.engine.core.roster import Roster
+from services.engine.core.sequence import TRANSITIONS, State
 from services.engine.declaration import declare, fingerprint_hash, fingerprint_of, tier_of
-from services.engine.limits import Limits
 from services.engine.memory import TooLittleMemoryError, check_memory, pool_size
-from services.engine.outcome import Counts, Ended, EndReason, NewIds, StreamNews
 from services.engine.room import divide
-from services.engine.roster import Roster
 from services.engine.run_words import StepTimes, run_response
-from services.engine.sequence import TRANSITIONS, State
 from services.engine.step import DrawnLogprobs, ExecutorSpec
 from services.engine.step_clock import StepClock
 

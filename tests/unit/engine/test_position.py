@@ -2,9 +2,9 @@
 
 import torch
 
-from services.engine.randomness import uniform
-from services.engine.sampler import Sampler
-from services.engine.sequence_state import SequenceState
+from services.engine.sampling.randomness import uniform
+from services.engine.sampling.sampler import Sampler
+from services.engine.sampling.sequence_state import SequenceState
 from services.engine.step import SamplingSpec, SequenceSpec
 
 NUM_IDS = 1000

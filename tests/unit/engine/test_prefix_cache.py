@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.engine.block_pool import BlockPool
-from services.engine.prefix_cache import PrefixCache, Retention
+from services.engine.core.block_pool import BlockPool
+from services.engine.core.prefix_cache import PrefixCache, Retention
 
 NUM_BLOCKS = 4
 

@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from services.engine.randomness import uniform
+from services.engine.sampling.randomness import uniform
 
 
 @pytest.mark.parametrize(

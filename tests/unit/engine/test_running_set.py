@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from services.contract.priority import Priority
-from services.engine.admission import CachePolicy, Ticket
-from services.engine.outcome import EndReason, Refusal, ReturnReason, TicketFate
+from services.engine.core.admission import CachePolicy, Ticket
+from services.engine.core.outcome import EndReason, Refusal, ReturnReason, TicketFate
 from services.engine.watchers import Watchers
 from tests.support.engine_driver import BOOT, VOCAB, EngineDriver
 

@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.engine import sampler as sampler_module
-from services.engine.randomness import uniform
-from services.engine.sampler import Sampler
-from services.engine.sequence_state import SequenceState
+from services.engine.sampling import sampler as sampler_module
+from services.engine.sampling.randomness import uniform
+from services.engine.sampling.sampler import Sampler
+from services.engine.sampling.sequence_state import SequenceState
 from services.engine.step import RowOutput, SamplingSpec, SequenceSpec
 
 SMALL, LARGE = 40, 20_000

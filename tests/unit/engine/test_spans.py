@@ -4,8 +4,17 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from services.engine.admission import Admission, Attempt, Identity
-from services.engine.outcome import Counts, Ended, EndReason, NewIds, Progress, Refusal, Refused, StreamNews
+from services.engine.core.admission import Admission, Attempt, Identity
+from services.engine.core.outcome import (
+    Counts,
+    Ended,
+    EndReason,
+    NewIds,
+    Progress,
+    Refusal,
+    Refused,
+    StreamNews,
+)
 from services.engine.spans import SequenceSpans
 from services.engine.step import SamplingSpec
 

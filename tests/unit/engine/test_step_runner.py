@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from services.engine.admission import Admission, Attempt, Identity
-from services.engine.limits import Limits
-from services.engine.running_set import RunningSet
+from services.engine.core.admission import Admission, Attempt, Identity
+from services.engine.core.limits import Limits
+from services.engine.core.running_set import RunningSet
 from services.engine.step import Row, RowOutput, SamplingSpec, SequenceSpec, StepResult
 from services.engine.step_runner import DeadExecutorError, StepAbandonedError, StepFailedError, StepRunner
 

@@ -3,10 +3,10 @@
 import asyncio
 
 from services.chassis.readiness import Readiness
-from services.engine.admission import Admission, Attempt, Identity
-from services.engine.limits import Limits
+from services.engine.core.admission import Admission, Attempt, Identity
+from services.engine.core.limits import Limits
+from services.engine.core.running_set import Plan, RunningSet
 from services.engine.loop import EngineLoop
-from services.engine.running_set import Plan, RunningSet
 from services.engine.step import RowOutput, SamplingSpec, StepResult
 from services.engine.wiring import note_overdue
 

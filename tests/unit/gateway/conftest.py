@@ -7,8 +7,8 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from services.contract.default_model import default_model_folder
-from services.gateway.detokenizer import TokenTable
-from services.gateway.output_text import OutputRules, OutputText
+from services.gateway.text.detokenizer import TokenTable
+from services.gateway.text.output_text import OutputRules, OutputText
 
 CORPUS = (
     "The capital of France is Paris. I said <end> of the line; she said nothing at all.",

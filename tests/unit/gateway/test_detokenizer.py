@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.gateway.detokenizer import Detokenizer, TokenTable, UnsupportedTokenizer
+from services.gateway.text.detokenizer import Detokenizer, TokenTable, UnsupportedTokenizer
 
 MIXED = "我很高兴 ďábelské ไทย 👩‍👩‍👧‍👦 🏳️‍🌈 🇨🇿"
 IDS = st.lists(st.integers(0, 2**20), max_size=40)

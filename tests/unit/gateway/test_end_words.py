@@ -4,12 +4,12 @@ import json
 
 from services.contract.errors import MeshError, Reason
 from services.contract.status import MAX_DETAILS_BYTES, to_status
-from services.gateway.detokenizer import TokenTable
 from services.gateway.end_words import EndFacts, receipt_words
-from services.gateway.hop_clock import HopClock
-from services.gateway.output_text import OutputRules, OutputText
-from services.gateway.request import RequestLife
-from services.gateway.request_words import EngineFacts, RequestSpec, Tier
+from services.gateway.life.hop_clock import HopClock
+from services.gateway.life.request import RequestLife
+from services.gateway.life.request_words import EngineFacts, RequestSpec, Tier
+from services.gateway.text.detokenizer import TokenTable
+from services.gateway.text.output_text import OutputRules, OutputText
 
 
 def test_an_error_with_its_receipt_is_at_most_2_kib_whatever_an_engine_calls_itself() -> None:

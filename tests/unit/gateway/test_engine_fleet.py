@@ -12,9 +12,7 @@ import grpc
 from pagemesh.v1 import engine_pb2, engine_pb2_grpc
 from services.chassis.stream import MessageStream
 from services.chassis.tasks import Tasks
-from services.gateway.engine_fleet import EngineFleet
-from services.gateway.engine_link import Admission
-from services.gateway.request_words import (
+from services.gateway.life.request_words import (
     AdmitRefusal,
     ChoiceLogprobs,
     Counts,
@@ -22,6 +20,8 @@ from services.gateway.request_words import (
     EngineFacts,
     ReturnCause,
 )
+from services.gateway.peers.engine_fleet import EngineFleet
+from services.gateway.peers.engine_link import Admission
 
 Heard = list[tuple[Any, ...]]
 

@@ -14,20 +14,20 @@ from prometheus_client import CollectorRegistry
 from pagemesh.v1 import gateway_pb2, tokenizer_pb2
 from services.chassis.tasks import Tasks
 from services.contract.errors import MeshError, Reason
-from services.gateway.detokenizer import TokenTable
+from services.gateway.access.identity import Identities, Tenant
 from services.gateway.generation import Caller, Generation
-from services.gateway.generation_spec import SessionTurn
-from services.gateway.identity import Identities, Tenant
+from services.gateway.history.sessions import Sessions
+from services.gateway.history.store.memory import MemoryStore
+from services.gateway.history.store.protocol import LeaseOwner
+from services.gateway.life.request_words import Counts, EndCause, EngineFacts, Placement, Ticket, Tier
 from services.gateway.mesh import Mesh
 from services.gateway.metrics import GatewayMetrics
-from services.gateway.request_words import Counts, EndCause, EngineFacts, Placement, Ticket, Tier
+from services.gateway.peers.scheduler_words import ModelLimits
+from services.gateway.peers.tokenizer_client import Encoded, Vocabulary
 from services.gateway.running_requests import RunningRequests
-from services.gateway.scheduler_words import ModelLimits
-from services.gateway.sessions import Sessions
 from services.gateway.settings import GatewaySettings
-from services.gateway.store.memory import MemoryStore
-from services.gateway.store.protocol import LeaseOwner
-from services.gateway.tokenizer_client import Encoded, Vocabulary
+from services.gateway.spec.generation_spec import SessionTurn
+from services.gateway.text.detokenizer import TokenTable
 
 KEY = b"k" * 32
 PROMPT, ANSWER = [1, 2, 3], [4, 5, 6, 7]

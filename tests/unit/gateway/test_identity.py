@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from services.contract.errors import MeshError, Reason
-from services.gateway.generation_spec import CacheScope, SessionTurn
-from services.gateway.identity import Identities, KeysFileError, hash_api_key, tenant_key
-from services.gateway.salt import cache_salt, session_key
+from services.gateway.access.identity import Identities, KeysFileError, hash_api_key, tenant_key
+from services.gateway.access.salt import cache_salt, session_key
+from services.gateway.spec.generation_spec import CacheScope, SessionTurn
 
 DEPLOYMENT = b"d" * 32
 KEYS = f"""
@@ -76,7 +76,7 @@ def test_a_key_never_shows_in_a_log():
 
 def test_the_command_prints_the_hash_of_a_key():
     done = subprocess.run(
-        [sys.executable, "-m", "services.gateway.identity"],
+        [sys.executable, "-m", "services.gateway.access.identity"],
         input="acme-1\n",
         capture_output=True,
         text=True,

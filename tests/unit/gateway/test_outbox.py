@@ -1,7 +1,7 @@
 """Events that wait are merged per choice, in order, within a bound; numbers have no gap."""
 
-from services.gateway.outbox import MAX_IDS_PER_EVENT, Outbox
-from services.gateway.request_words import ChoiceLogprobs, EmitTokens
+from services.gateway.life.outbox import MAX_IDS_PER_EVENT, Outbox
+from services.gateway.life.request_words import ChoiceLogprobs, EmitTokens
 
 
 def tokens(choice: int, first: int, ids: list[int], text: str, with_logprobs: bool = False) -> EmitTokens:

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.gateway.detokenizer import TokenTable
-from services.gateway.generation_spec import FinishReason
-from services.gateway.output_text import Finish, OutputRules, OutputText
+from services.gateway.spec.generation_spec import FinishReason
+from services.gateway.text.detokenizer import TokenTable
+from services.gateway.text.output_text import Finish, OutputRules, OutputText
 
 LENGTH = Finish(FinishReason.LENGTH)
 

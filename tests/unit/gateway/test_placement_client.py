@@ -3,9 +3,9 @@
 from typing import Any, cast
 
 from pagemesh.v1 import scheduler_pb2
-from services.gateway.placement_client import PlacementClient
-from services.gateway.request_words import Placement, PlaceRefusal
-from services.gateway.scheduler_link import SchedulerLink, Waiting
+from services.gateway.life.request_words import Placement, PlaceRefusal
+from services.gateway.peers.placement_client import PlacementClient
+from services.gateway.peers.scheduler_link import SchedulerLink, Waiting
 
 
 class Stream:

@@ -3,7 +3,16 @@
 import pytest
 
 from services.contract.errors import MeshError, Reason
-from services.gateway.generation_spec import (
+from services.gateway.prompt_encoding import (
+    check_text_size,
+    check_turn_truncation,
+    check_whole_conversation,
+    continue_history,
+    encode_request,
+    prompt_limit,
+    truncate_ids,
+)
+from services.gateway.spec.generation_spec import (
     ConversationPrompt,
     GenerationSpec,
     MessagesPrompt,
@@ -14,15 +23,6 @@ from services.gateway.generation_spec import (
     TextPrompt,
     Truncation,
     TruncationSide,
-)
-from services.gateway.prompt_encoding import (
-    check_text_size,
-    check_turn_truncation,
-    check_whole_conversation,
-    continue_history,
-    encode_request,
-    prompt_limit,
-    truncate_ids,
 )
 
 TEXT = TextPrompt("x" * 100)

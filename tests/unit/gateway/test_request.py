@@ -9,13 +9,10 @@ from typing import TypeVar
 import pytest
 
 from services.contract.errors import MeshError, Reason
-from services.gateway.choice import Phase
-from services.gateway.detokenizer import TokenTable
-from services.gateway.generation_spec import FinishReason
-from services.gateway.hop_clock import HopClock, Stage
-from services.gateway.output_text import OutputRules, OutputText
-from services.gateway.request import CRASH_LIMIT, SETTLE_S, RequestLife
-from services.gateway.request_words import (
+from services.gateway.life.choice import Phase
+from services.gateway.life.hop_clock import HopClock, Stage
+from services.gateway.life.request import CRASH_LIMIT, SETTLE_S, RequestLife
+from services.gateway.life.request_words import (
     Admit,
     AdmitRefusal,
     Cancel,
@@ -36,6 +33,9 @@ from services.gateway.request_words import (
     Tier,
     Withdraw,
 )
+from services.gateway.spec.generation_spec import FinishReason
+from services.gateway.text.detokenizer import TokenTable
+from services.gateway.text.output_text import OutputRules, OutputText
 
 Kind = TypeVar("Kind")
 LETTERS = string.ascii_lowercase

@@ -12,12 +12,10 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from services.contract.errors import Reason
-from services.gateway.detokenizer import TokenTable
-from services.gateway.hop_clock import HopClock
-from services.gateway.outbox import Outbox
-from services.gateway.output_text import OutputRules, OutputText
-from services.gateway.request import RequestLife
-from services.gateway.request_words import (
+from services.gateway.life.hop_clock import HopClock
+from services.gateway.life.outbox import Outbox
+from services.gateway.life.request import RequestLife
+from services.gateway.life.request_words import (
     Admit,
     AdmitRefusal,
     Cancel,
@@ -37,6 +35,8 @@ from services.gateway.request_words import (
     Tier,
     Withdraw,
 )
+from services.gateway.text.detokenizer import TokenTable
+from services.gateway.text.output_text import OutputRules, OutputText
 
 NUM_SEEDS = 1000
 PROMPT = (0, 1)

@@ -6,14 +6,21 @@ import pytest
 
 from services.contract.errors import MeshError, Reason
 from services.contract.priority import Priority
-from services.gateway.generation_spec import GenerationSpec, Resume, Sampling, SessionTurn, Stop, TextPrompt
-from services.gateway.identity import Tenant
-from services.gateway.request_words import Tier
-from services.gateway.resume_token import (
+from services.gateway.access.identity import Tenant
+from services.gateway.access.resume_token import (
     ResumeClaims,
     StreamFacts,
     make_resume_token,
     verify_resume_token,
+)
+from services.gateway.life.request_words import Tier
+from services.gateway.spec.generation_spec import (
+    GenerationSpec,
+    Resume,
+    Sampling,
+    SessionTurn,
+    Stop,
+    TextPrompt,
 )
 
 KEY = b"k" * 32

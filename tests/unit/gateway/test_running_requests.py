@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import pytest
 
 from services.contract.errors import MeshError, Reason
-from services.gateway.rate_limit import RateLimit
+from services.gateway.access.rate_limit import RateLimit
 from services.gateway.running_requests import REMEMBER_S, RunningRequests
 
 

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contract.errors import MeshError, Reason
-from services.gateway.generation_spec import SessionTurn
-from services.gateway.identity import Tenant
-from services.gateway.session import Session
-from services.gateway.sessions import Sessions
-from services.gateway.store.memory import MemoryStore
-from services.gateway.store.protocol import LeaseOwner, StoreUnavailable
+from services.gateway.access.identity import Tenant
+from services.gateway.history.session import Session
+from services.gateway.history.sessions import Sessions
+from services.gateway.history.store.memory import MemoryStore
+from services.gateway.history.store.protocol import LeaseOwner, StoreUnavailable
+from services.gateway.spec.generation_spec import SessionTurn
 
 ACME, GLOBEX = Tenant("acme", b"a" * 16), Tenant("globex", b"g" * 16)
 KEY = b"k" * 32

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.stop_text import StopText
+from services.gateway.text.stop_text import StopText
 
 WORDS = st.text("abé", min_size=1, max_size=4)
 

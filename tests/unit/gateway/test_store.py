@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.gateway.store.memory import MemoryStore
-from services.gateway.store.protocol import LeaseOwner, Store, StoreFull
+from services.gateway.history.store.memory import MemoryStore
+from services.gateway.history.store.protocol import LeaseOwner, Store, StoreFull
 
 KEY, OTHER = b"key", b"other"
 OWNER, NEXT_ATTEMPT, STRANGER = LeaseOwner("r", 0), LeaseOwner("r", 1), LeaseOwner("s", 5)

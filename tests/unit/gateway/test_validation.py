@@ -8,7 +8,7 @@ from google.protobuf import text_format
 from pagemesh.v1 import gateway_pb2
 from services.contract.errors import MeshError, Reason
 from services.contract.priority import Priority
-from services.gateway.generation_spec import (
+from services.gateway.spec.generation_spec import (
     CachePolicy,
     CacheScope,
     ConversationPrompt,
@@ -25,7 +25,7 @@ from services.gateway.generation_spec import (
     Truncation,
     TruncationSide,
 )
-from services.gateway.validation import (
+from services.gateway.spec.validation import (
     check_limits,
     validate_count_tokens,
     validate_generate,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.scheduler.limits import Limits
+from services.scheduler.core.limits import Limits
 from tests.support.scheduler_mesh import Mesh
 
 

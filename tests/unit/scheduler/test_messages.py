@@ -8,8 +8,8 @@ from pagemesh.v1 import engine_pb2, scheduler_pb2
 from services.contract.errors import MeshError
 from services.contract.priority import Priority
 from services.scheduler import messages
-from services.scheduler.commands import ReportWaiting
-from services.scheduler.credit import Room
+from services.scheduler.core.commands import ReportWaiting
+from services.scheduler.core.credit import Room
 from tests.support.scheduler_mesh import MODEL, TENANT
 
 

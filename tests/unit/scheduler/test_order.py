@@ -1,7 +1,7 @@
 """Who goes first: class, then the least-served tenant, then age; and nobody starves."""
 
 from services.contract.priority import Priority
-from services.scheduler.limits import Limits
+from services.scheduler.core.limits import Limits
 from tests.support.scheduler_mesh import Mesh, handles, placed, request, tenant
 
 

@@ -6,12 +6,12 @@ from collections import Counter
 import pytest
 
 from services.contract.priority import Priority
-from services.scheduler.commands import Command, Placed, Refused, TicketGivenUp, Withdrawn
-from services.scheduler.credit import Room
-from services.scheduler.engines import EngineReport
-from services.scheduler.limits import Limits
-from services.scheduler.placement import PlacementCore
-from services.scheduler.request import Request
+from services.scheduler.core.commands import Command, Placed, Refused, TicketGivenUp, Withdrawn
+from services.scheduler.core.credit import Room
+from services.scheduler.core.engines import EngineReport
+from services.scheduler.core.limits import Limits
+from services.scheduler.core.placement import PlacementCore
+from services.scheduler.core.request import Request
 from tests.support.scheduler_mesh import facts, request, tenant
 
 NUM_OPERATIONS = 1200

@@ -1,8 +1,8 @@
 """When engines hear of waiting work, and the timers underneath."""
 
 from services.contract.priority import Priority
-from services.scheduler.commands import Command, ReportWaiting
-from services.scheduler.timers import Timers
+from services.scheduler.core.commands import Command, ReportWaiting
+from services.scheduler.core.timers import Timers
 from tests.support.scheduler_mesh import Mesh, request
 
 

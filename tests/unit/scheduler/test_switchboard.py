@@ -11,12 +11,12 @@ from pagemesh.v1 import scheduler_pb2
 from services.chassis.readiness import Readiness
 from services.chassis.stream import StreamBroken
 from services.chassis.tasks import Tasks
-from services.scheduler.credit import Room
-from services.scheduler.engines import EngineReport
-from services.scheduler.limits import Limits
+from services.scheduler.core.credit import Room
+from services.scheduler.core.engines import EngineReport
+from services.scheduler.core.limits import Limits
+from services.scheduler.core.placement import PlacementCore
+from services.scheduler.core.request import CLASSES
 from services.scheduler.metrics import SchedulerMetrics
-from services.scheduler.placement import PlacementCore
-from services.scheduler.request import CLASSES
 from services.scheduler.switchboard import Switchboard
 from services.scheduler.watch import EngineWatch, EngineWatches, resolve
 from tests.support.scheduler_mesh import MODEL, facts, request

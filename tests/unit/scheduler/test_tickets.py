@@ -1,8 +1,8 @@
 """Credit and the races of tickets: late names, give-ups, withdraws, new calls and new processes."""
 
 from services.contract.priority import Priority
-from services.scheduler.commands import TicketGivenUp, Withdrawn
-from services.scheduler.engines import Engine
+from services.scheduler.core.commands import TicketGivenUp, Withdrawn
+from services.scheduler.core.engines import Engine
 from tests.support.scheduler_mesh import Mesh, handles, placed, request
 
 

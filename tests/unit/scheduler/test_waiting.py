@@ -3,9 +3,9 @@
 import pytest
 
 from services.contract.priority import Priority
-from services.scheduler.commands import ModelsChanged, News, Refused, Withdrawn
-from services.scheduler.limits import Limits
-from services.scheduler.request import Refusal
+from services.scheduler.core.commands import ModelsChanged, News, Refused, Withdrawn
+from services.scheduler.core.limits import Limits
+from services.scheduler.core.request import Refusal
 from tests.support.scheduler_mesh import MODEL, Mesh, handles, placed, refusals, request
 
 

@@ -1,0 +1,1 @@
+"""Streams to engines and schedulers, calls to tokenizers."""

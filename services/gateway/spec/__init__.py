@@ -1,0 +1,1 @@
+"""A public message becomes a checked request, or an error that names the field."""

@@ -1,0 +1,1 @@
+"""A choice's text and end as a pure function of its ids."""

@@ -1,0 +1,1 @@
+"""Placement: classes, fairness, credit and tickets, without sockets or clocks."""
