@@ -69,11 +69,15 @@ class Delivery:
     async def run(
         self, live: LiveRequest, make_started: Callable[[], gateway_pb2.GenerateResponse]
     ) -> Complete | Fail:
-        """Writes `started` once an engine is known, then token events; returns the end when nothing waits."""
+        """Writes `started` once an engine is known, then token events; returns the end when nothing waits.
+
+        A request that failed before its `started` has no events at all.
+        """
         while not live.has_engine and live.end is None:
             await live.wait_news()
-        if not isinstance(live.end, Fail):
-            await self.send(make_started())
+        if isinstance(live.end, Fail):
+            return live.end
+        await self.send(make_started())
         while True:
             while (tokens := self._outbox.take()) is not None:
                 await self.send(_token(tokens))
