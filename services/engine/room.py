@@ -24,8 +24,16 @@ def room_of(running_set: RunningSet) -> list[ClassRoom]:
     return [ClassRoom(priority, running_set.roster.free_slots(priority), num_tokens) for priority in Priority]
 
 
+def weights_of(num_waiting: Sequence[int]) -> list[int]:
+    """An idle scheduler has no share next to one whose work waits: a request for all slots would wait for ever.
+
+    Where nothing waits, each may place its next request at once.
+    """
+    return list(num_waiting) if any(num_waiting) else [1] * len(num_waiting)
+
+
 def divide(room: int, weights: Sequence[int]) -> list[int]:
-    """Shares in proportion to the weights; together exactly the room. Weights are positive."""
+    """Shares in proportion to the weights; together exactly the room. Not all weights are 0."""
     total = sum(weights)
     shares = [room * weight // total for weight in weights]
     by_remainder = sorted(range(len(weights)), key=lambda index: (-(room * weights[index] % total), index))

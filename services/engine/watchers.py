@@ -10,7 +10,7 @@ from services.chassis.stream import MessageStream
 from services.contract.priority import Priority
 from services.engine.core.outcome import TicketFate, TicketMet
 from services.engine.core.running_set import RunningSet
-from services.engine.room import divide, room_of
+from services.engine.room import divide, room_of, weights_of
 
 REPORT_EVERY_S = 0.01
 """Changes between reports are told together."""
@@ -29,9 +29,8 @@ class _Watcher:
     tickets: list[TicketMet] = field(default_factory=list)
     told: engine_pb2.EngineReport | None = None
 
-    def weight(self, priority: Priority) -> int:
-        """Never 0, so that an idle scheduler can place its next request at once."""
-        return 1 + self.waiting.get(priority, 0)
+    def num_waiting(self, priority: Priority) -> int:
+        return self.waiting.get(priority, 0)
 
 
 class Watchers:
@@ -109,7 +108,7 @@ class Watchers:
     def _shares(self, watchers: list[_Watcher]) -> list[list[engine_pb2.ClassRoom]]:
         shares: list[list[engine_pb2.ClassRoom]] = [[] for _ in watchers]
         for room in room_of(self._running_set) if watchers else ():
-            weights = [watcher.weight(room.priority) for watcher in watchers]
+            weights = weights_of([watcher.num_waiting(room.priority) for watcher in watchers])
             parts = zip(divide(room.num_sequences, weights), divide(room.num_tokens, weights), strict=True)
             for share, (num_sequences, num_tokens) in zip(shares, parts, strict=True):
                 share.append(_class_room(room.priority, num_sequences, num_tokens))

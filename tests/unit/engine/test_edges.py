@@ -10,7 +10,7 @@ from services.engine.core.roster import Roster
 from services.engine.core.sequence import TRANSITIONS, State
 from services.engine.declaration import declare, fingerprint_hash, fingerprint_of, tier_of
 from services.engine.memory import TooLittleMemoryError, check_memory, pool_size
-from services.engine.room import divide
+from services.engine.room import divide, weights_of
 from services.engine.run_words import StepTimes, run_response
 from services.engine.step import DrawnLogprobs, ExecutorSpec
 from services.engine.step_clock import StepClock
@@ -20,12 +20,28 @@ SPEC = ExecutorSpec("torch", "float32", "float32", "reference", "cpu/x86_64", 10
 
 @pytest.mark.parametrize(
     ("room", "weights", "shares"),
-    [(7, [1], [7]), (1, [1, 1], [1, 0]), (10, [1, 3], [3, 7]), (0, [5, 1], [0, 0]), (64, [11, 1], [59, 5])],
+    [
+        (7, [1], [7]),
+        (1, [1, 1], [1, 0]),
+        (10, [1, 3], [3, 7]),
+        (0, [5, 1], [0, 0]),
+        (64, [11, 1], [59, 5]),
+        (9, [0, 4], [0, 9]),
+    ],
 )
 def test_shares_follow_the_weights_and_sum_to_the_room(
     room: int, weights: list[int], shares: list[int]
 ) -> None:
     assert divide(room, weights) == shares and sum(shares) == room
+
+
+@pytest.mark.parametrize(
+    ("num_waiting", "weights"), [([0], [1]), ([0, 0], [1, 1]), ([16, 0], [16, 0]), ([2, 0, 1], [2, 0, 1])]
+)
+def test_an_idle_scheduler_takes_no_room_from_one_whose_work_waits(
+    num_waiting: list[int], weights: list[int]
+) -> None:
+    assert weights_of(num_waiting) == weights
 
 
 def test_a_step_is_overdue_after_ten_seconds_or_five_times_its_prediction() -> None:
