@@ -60,8 +60,6 @@ class Choice:
     """Of the engine that drew the last accepted token."""
     is_decoding: bool = False
     """The current admission has given a token."""
-    num_admitted_ids: int = 0
-    """Known ids, prompt included, when the current admission was sent."""
     num_cached: int | None = None
     """Of the current admission, once its first token is there."""
     num_rows_before: int = 0

@@ -140,7 +140,6 @@ class RequestLife:
             return self._take()
         choice.move(Phase.RUNNING)
         choice.engine = engine
-        choice.num_admitted_ids = self._spec.num_prompt_ids + len(choice.output_ids)
         self._limits.admitted(now)
         return self._after(now)
 
@@ -172,8 +171,8 @@ class RequestLife:
         else:
             if refusal is AdmitRefusal.DRAINING:
                 choice.avoid(_engine_id(choice))
+            self._forget_refused_admission(choice)
             self._retry_refused(choice, now)
-            self._forget_refused_admission()
         return self._after(now)
 
     def progress(
@@ -388,10 +387,11 @@ class RequestLife:
         else:
             self._placing.admit_refused(choice, now)
 
-    def _forget_refused_admission(self) -> None:
-        """A refused admit was no admission: the queue wait goes on unless another choice was admitted."""
-        was_admitted = any(choice.output_ids or choice.phase is Phase.RUNNING for choice in self.choices)
-        if not was_admitted:
+    def _forget_refused_admission(self, refused: Choice) -> None:
+        """A refused admit was no admission: the queue wait goes on unless another was taken or is out."""
+        others = (choice for choice in self.choices if choice is not refused)
+        is_another_out = any(choice.phase is Phase.RUNNING for choice in others)
+        if not is_another_out and not any(choice.last_taken_by for choice in self.choices):
             self._limits.forget_admission()
 
     def _book_lost(self, choice: Choice) -> None:

@@ -443,8 +443,23 @@ def test_queue_wait_is_over_with_the_first_admission_but_not_with_a_refused_one(
     assert admitted.last(Enqueue).queue_deadline_s is None
     refused = running(Rig(spec))
     refused.do(refused.life.admit_refused(0, 1, AdmitRefusal.NO_ROOM, "", refused.now))
+    assert refused.last(Enqueue).queue_deadline_s == refused.now + 1.0
     refused.tick(1.0)
     assert refused.error().reason is Reason.QUEUE_WAIT
+
+
+def test_a_refused_admit_does_not_undo_an_admission_before_it_that_gave_no_token() -> None:
+    spec = replace(SPEC, max_queue_wait_s=1.0, max_run_time_s=60.0)
+    rig = running(Rig(spec))
+    rig.now += 5.0
+    rig.do(rig.life.returned(0, 1, ReturnCause.NO_STEP, COUNTS, rig.now))
+    rig.place()
+    rig.do(rig.life.admit_refused(0, 2, AdmitRefusal.NO_ROOM, "", rig.now))
+    assert rig.last(Enqueue).queue_deadline_s is None and not rig.life.is_ended
+    assert rig.tick(54.0) == []
+    rig.tick(1.0)
+    (end,) = rig.last(Complete).choices
+    assert end.finish.reason is FinishReason.RUN_TIME
 
 
 def test_run_time_completes_with_what_is_there_and_tells_the_held_text() -> None:
