@@ -185,23 +185,6 @@ def count_tokens_request(prompt: Prompt, model: str = "") -> gateway_pb2.CountTo
     return request
 
 
-def _set_fields(
-    message: gateway_pb2.GenerateRequest | generation_pb2.SamplingParams,
-    options: Mapping[str, object],
-    names: Sequence[str],
-) -> None:
-    for name in names:
-        if name in options:
-            setattr(message, name, options[name])
-
-
-def _set_stop(stop: gateway_pb2.StopConditions, options: Options) -> None:
-    texts = options.get("stop", ())
-    stop.texts.extend([texts] if isinstance(texts, str) else texts)
-    stop.ids.extend(options.get("stop_ids", ()))
-    stop.include_stop = options.get("include_stop", False)
-
-
 def _set_prompt(
     request: gateway_pb2.GenerateRequest | gateway_pb2.CountTokensRequest, prompt: Prompt
 ) -> None:

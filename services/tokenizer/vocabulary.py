@@ -58,7 +58,7 @@ class Vocabulary:
         """
         spec = _parse(definition)
         self._full = _build(spec)
-        self._plain, self._barrier_id = _build_plain(spec, self._full, barrier)
+        self._plain = _build_plain(spec, self._full, barrier)
         self._barrier = barrier
         added = self._full.get_added_tokens_decoder()
         self.controls: Mapping[int, ControlToken] = {
@@ -149,15 +149,13 @@ def _build(spec: Mapping[str, Any]) -> Tokenizer:
     return tokenizer
 
 
-def _build_plain(spec: Mapping[str, Any], full: Tokenizer, barrier: str) -> tuple[Tokenizer, int]:
+def _build_plain(spec: Mapping[str, Any], full: Tokenizer, barrier: str) -> Tokenizer:
     contents = [token.content for token in full.get_added_tokens_decoder().values()]
     plain = _build(
         {**spec, "added_tokens": [], "post_processor": None, "model": _hide(spec["model"], contents, barrier)}
     )
     plain.add_special_tokens([AddedToken(barrier, special=True, normalized=False)])
-    barrier_id = plain.token_to_id(barrier)
-    assert barrier_id is not None
-    return plain, barrier_id
+    return plain
 
 
 def _hide(model: Mapping[str, Any], contents: Sequence[str], barrier: str) -> dict[str, Any]:

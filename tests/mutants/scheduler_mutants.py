@@ -3,7 +3,6 @@
 from tests.mutants.mutant import Mutant
 
 TICKETS = "tests/unit/scheduler/test_tickets.py::"
-ORDER = "tests/unit/scheduler/test_order.py::"
 WAITING = "tests/unit/scheduler/test_waiting.py::"
 
 SCHEDULER_MUTANTS = (

@@ -16,7 +16,6 @@ FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 class DecoderConfig:
     """What decides the decoder's arithmetic; sizes are counts of float elements, ids or positions."""
 
-    family: str
     num_layers: int
     hidden_size: int
     intermediate_size: int
@@ -41,7 +40,6 @@ def read_config(folder: ModelFolder) -> DecoderConfig:
     try:
         heads = int(values["num_attention_heads"])
         return DecoderConfig(
-            family=values["model_type"],
             num_layers=int(values["num_hidden_layers"]),
             hidden_size=int(values["hidden_size"]),
             intermediate_size=int(values["intermediate_size"]),

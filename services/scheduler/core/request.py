@@ -111,7 +111,6 @@ class Entry:
     """From then on an engine to avoid is better than none."""
     state: EntryState = EntryState.NEW
     reason: QueueReason = QueueReason.NONE
-    homeless_since: float | None = None
     timers: list[Timer] = field(default_factory=list)
     home_timer: Timer | None = None
     hold: Engine | None = None
