@@ -22,7 +22,7 @@ from services.gateway.history.sessions import Sessions
 from services.gateway.history.store.memory import MemoryStore
 from services.gateway.mesh import Mesh
 from services.gateway.metrics import GatewayMetrics
-from services.gateway.peers.addresses import Addresses
+from services.gateway.peers.addresses import Addresses, as_given, look_up
 from services.gateway.peers.engine_fleet import EngineFleet
 from services.gateway.peers.placement_client import PlacementClient
 from services.gateway.peers.tokenizer_client import TokenizerPool
@@ -131,8 +131,9 @@ def _follow_peers(settings: GatewaySettings, mesh: Mesh) -> None:
         async with open_to(address) as channel:
             await mesh.tokenizers.keep(channel, address, mesh.rng)
 
+    find = look_up if settings.tls_ca is None else as_given
     for names, keep in ((settings.schedulers, keep_scheduler), (settings.tokenizers, keep_tokenizer)):
-        addresses = Addresses(names, keep, mesh.tasks, settings.resolve_every_s)
+        addresses = Addresses(names, keep, mesh.tasks, settings.resolve_every_s, find)
         mesh.tasks.spawn(addresses.follow(), "follow addresses", critical=True)
 
 

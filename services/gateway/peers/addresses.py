@@ -10,6 +10,8 @@ from services.chassis.address import join_address, split_address
 from services.chassis.tasks import Tasks
 
 KeepFn = Callable[[str], Awaitable[None]]
+LookUpFn = Callable[[str], Awaitable[list[str]]]
+"""Name -> all host:port that it stands for; empty if it cannot be looked up."""
 
 logger = logging.getLogger(__name__)
 
@@ -17,11 +19,14 @@ logger = logging.getLogger(__name__)
 class Addresses:
     """Follows the addresses behind some host:port, and runs `keep` for each."""
 
-    def __init__(self, names: Sequence[str], keep: KeepFn, tasks: Tasks, every_s: float) -> None:
+    def __init__(
+        self, names: Sequence[str], keep: KeepFn, tasks: Tasks, every_s: float, look_up: LookUpFn
+    ) -> None:
         self._names = names
         self._keep = keep
         self._tasks = tasks
         self._every_s = every_s
+        self._look_up = look_up
         self._kept: dict[str, asyncio.Task[None]] = {}
 
     async def follow(self) -> None:
@@ -29,7 +34,7 @@ class Addresses:
         found: dict[str, list[str]] = {}
         while True:
             for name in self._names:
-                found[name] = await _look_up(name) or found.get(name, [])
+                found[name] = await self._look_up(name) or found.get(name, [])
             self._update({address for addresses in found.values() for address in addresses})
             if all(_is_numeric(name) for name in self._names):
                 return
@@ -59,7 +64,8 @@ def _is_numeric(name: str) -> bool:
     return True
 
 
-async def _look_up(name: str) -> list[str]:
+async def look_up(name: str) -> list[str]:
+    """All addresses that the system knows for it."""
     host, port = split_address(name)
     if _is_numeric(name):
         return [name]
@@ -69,3 +75,8 @@ async def _look_up(name: str) -> list[str]:
         logger.warning("name cannot be looked up", extra={"peer": name, "cause": error.strerror})
         return []
     return sorted({join_address(str(info[4][0]), port) for info in infos})
+
+
+async def as_given(name: str) -> list[str]:
+    """The name itself: with TLS the name that is dialled is the name that is verified."""
+    return [name]
