@@ -1,7 +1,7 @@
 """gRPC adapter: protobuf in, protobuf out, one span per Encode. Errors leave as MeshError."""
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +23,7 @@ from services.tokenizer.prompt import (
     check_weight,
     parse_messages,
 )
-from services.tokenizer.prompt_encoder import EncodedPrompt, Limit, PromptEncoder, check_tail
+from services.tokenizer.prompt_encoder import EncodedPrompt, Limit, PromptEncoder, check_tail, num_bytes
 from services.tokenizer.token_bytes import TokenBytes
 from services.tokenizer.truncation import Side
 
@@ -36,6 +36,10 @@ _SIDES: dict[int, Side] = {
 }
 _ROLES: dict[int, str] = {getattr(gateway_pb2, f"ROLE_{role.upper()}"): role for role in ROLES}
 _SERVER_FAULTS = frozenset({Reason.INTERNAL, Reason.UNAVAILABLE})
+MAX_DECODED_IDS = 1 << 18
+"""They are decoded on the event loop."""
+MAX_TEXT_BYTES = (1 << 20) - 16
+"""No reply is larger than 1 MiB; the rest is the message's own frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +84,10 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         self, request: tokenizer_pb2.DecodeRequest, context: Context
     ) -> tokenizer_pb2.DecodeResponse:
         with self._metrics.request("Decode"):
-            size = self._frozen.token_bytes.size
-            for index, token_id in enumerate(request.ids):
-                if token_id >= size:
-                    raise invalid_field(f"ids[{index}]", f"is {token_id}; the vocabulary has {size} ids")
+            self._check_ids(request.ids)
             text = self._frozen.token_bytes.decode(request.ids, request.skip_special_tokens)
+            if (size := num_bytes(text)) > MAX_TEXT_BYTES:
+                raise _too_long(f"the text has {size} bytes; the limit is {MAX_TEXT_BYTES}")
             return tokenizer_pb2.DecodeResponse(text=text)
 
     async def GetTokenizerDefinition(
@@ -122,6 +125,14 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         check_tail(tail_ids, self._frozen.token_bytes.size)
         return await self._encoder.encode_continuation(conversation, tail_ids, limit)
 
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        if len(ids) > MAX_DECODED_IDS:
+            raise _too_long(f"there are {len(ids)} ids; the limit is {MAX_DECODED_IDS}")
+        size = self._frozen.token_bytes.size
+        for index, token_id in enumerate(ids):
+            if token_id >= size:
+                raise invalid_field(f"ids[{index}]", f"is {token_id}; the vocabulary has {size} ids")
+
     def _max_tokens(self, asked: int) -> int:
         """A request may ask for less than the process allows, never for more."""
         return min(asked or self._frozen.max_prompt_tokens, self._frozen.max_prompt_tokens)
@@ -146,6 +157,10 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         self._metrics.encode_seconds.observe(elapsed_s)
         self._metrics.encoded_tokens.inc(len(encoded.ids))
         self._metrics.cached_tokens.inc(encoded.num_cached)
+
+
+def _too_long(message: str) -> MeshError:
+    return MeshError(Reason.TOO_LONG, message, field="ids")
 
 
 def _side(value: int) -> Side:

@@ -44,6 +44,9 @@ class Served:
     async def encode(self, request: tokenizer_pb2.EncodeRequest) -> tokenizer_pb2.EncodeResponse:
         return await self.servicer.Encode(request, Call())  # type: ignore[arg-type]
 
+    async def decode(self, ids: list[int]) -> tokenizer_pb2.DecodeResponse:
+        return await self.servicer.Decode(tokenizer_pb2.DecodeRequest(ids=ids), Call())  # type: ignore[arg-type]
+
     def count(self, outcome: str) -> float:
         labels = {"method": "Encode", "outcome": outcome}
         return self.registry.get_sample_value("pagemesh_tokenizer_requests_total", labels) or 0.0
@@ -101,3 +104,16 @@ async def test_a_cancelled_call_ends_its_span_and_is_counted(served: Served) -> 
 async def test_a_request_cannot_raise_the_limit(served: Served) -> None:
     with pytest.raises(MeshError, match="the limit is 8192"):
         await served.encode(tokenizer_pb2.EncodeRequest(text=" a" * 9000, max_tokens=1_000_000))
+
+
+async def test_no_decoded_text_is_larger_than_a_reply_may_be(served: Served) -> None:
+    ids = list((await served.encode(tokenizer_pb2.EncodeRequest(text=" extraordinary"))).ids)
+    small = await served.decode(ids * 1000)
+    assert small.text == " extraordinary" * 1000
+    for bad, words in (
+        (ids * 100_000, "the text has 1400000 bytes"),
+        ([0] * 300_000, "there are 300000 ids"),
+    ):
+        with pytest.raises(MeshError, match=words) as caught:
+            await served.decode(bad)
+        assert (caught.value.reason, caught.value.field) == (Reason.TOO_LONG, "ids")
