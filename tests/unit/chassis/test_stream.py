@@ -377,9 +377,11 @@ async def test_no_task_is_left_behind(start: Any) -> None:
         async with _dial(channel) as stream:
             await anext(stream)
     await _until(lambda: all(not served.is_open for served in engine.streams))
-    await asyncio.sleep(0.05)
-    names = [task.get_name() for task in asyncio.all_tasks() - before]
-    assert not [name for name in names if name.startswith("stream")]
+    await _until(lambda: not [task for task in asyncio.all_tasks() - before if _is_streams(task)])
+
+
+def _is_streams(task: "asyncio.Task[Any]") -> bool:
+    return task.get_name().startswith("stream")
 
 
 def _block(seconds: float) -> None:
