@@ -1,6 +1,6 @@
 """How much more each class may bring, and how schedulers share it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from services.contract.priority import Priority
@@ -24,19 +24,31 @@ def room_of(running_set: RunningSet) -> list[ClassRoom]:
     return [ClassRoom(priority, running_set.roster.free_slots(priority), num_tokens) for priority in Priority]
 
 
-def weights_of(num_waiting: Sequence[int]) -> list[int]:
-    """An idle scheduler has no share next to one whose work waits: a request for all slots would wait for ever.
+def divide(room: int, num_parts: int) -> list[int]:
+    """Equal parts, the first ones one larger; together exactly the room."""
+    part, rest = divmod(room, num_parts)
+    return [part + (index < rest) for index in range(num_parts)]
 
-    Where nothing waits, each may place its next request at once.
+
+class Turn:
+    """Who has all the room of a class, where work waits: a share may never do for what needs a whole engine.
+
+    Among several it passes on in proportion to their work; each has it at last.
     """
-    return list(num_waiting) if any(num_waiting) else [1] * len(num_waiting)
 
+    def __init__(self) -> None:
+        self._holder: int | None = None
+        self._credits: dict[int, int] = {}
 
-def divide(room: int, weights: Sequence[int]) -> list[int]:
-    """Shares in proportion to the weights; together exactly the room. Not all weights are 0."""
-    total = sum(weights)
-    shares = [room * weight // total for weight in weights]
-    by_remainder = sorted(range(len(weights)), key=lambda index: (-(room * weights[index] % total), index))
-    for index in by_remainder[: room - sum(shares)]:
-        shares[index] += 1
-    return shares
+    def holder(self, work: Mapping[int, int]) -> int | None:
+        """The same one while its work waits; None where nothing does. `work` is by scheduler, above 0."""
+        if self._holder not in work:
+            self.pass_on(work)
+        return self._holder
+
+    def pass_on(self, work: Mapping[int, int]) -> None:
+        """Smooth weighted round robin."""
+        self._credits = {number: self._credits.get(number, 0) + amount for number, amount in work.items()}
+        self._holder = max(self._credits, key=lambda number: self._credits[number], default=None)
+        if self._holder is not None:
+            self._credits[self._holder] -= sum(work.values())

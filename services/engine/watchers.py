@@ -10,10 +10,12 @@ from services.chassis.stream import MessageStream
 from services.contract.priority import Priority
 from services.engine.core.outcome import TicketFate, TicketMet
 from services.engine.core.running_set import RunningSet
-from services.engine.room import divide, room_of, weights_of
+from services.engine.room import Turn, divide, room_of
 
 REPORT_EVERY_S = 0.01
 """Changes between reports are told together."""
+TURN_S = 0.1
+"""How long the work of one scheduler may keep the others' from the room."""
 
 WatchStream = MessageStream[engine_pb2.WatchResponse, engine_pb2.WatchRequest]
 
@@ -29,9 +31,6 @@ class _Watcher:
     tickets: list[TicketMet] = field(default_factory=list)
     told: engine_pb2.EngineReport | None = None
 
-    def num_waiting(self, priority: Priority) -> int:
-        return self.waiting.get(priority, 0)
-
 
 class Watchers:
     """Reports on change, to all, at most every REPORT_EVERY_S."""
@@ -43,6 +42,8 @@ class Watchers:
         self._numbers = itertools.count(1)
         self._last_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._turns = {priority: Turn() for priority in Priority}
+        self._turn_timer: asyncio.TimerHandle | None = None
 
     def open(self, stream: WatchStream) -> int:
         """Returns the stream's number."""
@@ -95,9 +96,28 @@ class Watchers:
         self._timer = None
         self._last_s = asyncio.get_running_loop().time()
         self._hand_out(self._running_set.news.take_tickets())
-        watchers = [it for it in self._watchers.values() if it.is_greeted and it.stream.is_open]
-        for watcher, room in zip(watchers, self._shares(watchers), strict=True):
-            self._tell(watcher, room)
+        shares = self._shares()
+        for number, room in shares.items():
+            self._tell(self._watchers[number], room)
+        if len(shares) > 1 and self._turn_timer is None and any(map(self._is_contended, Priority)):
+            self._turn_timer = asyncio.get_running_loop().call_later(TURN_S, self._pass_turns)
+
+    def _pass_turns(self) -> None:
+        self._turn_timer = None
+        for priority, turn in self._turns.items():
+            turn.pass_on(self._work(priority))
+        self.note_change()
+
+    def _is_contended(self, priority: Priority) -> bool:
+        return len(self._work(priority)) > 1
+
+    def _work(self, priority: Priority) -> dict[int, int]:
+        """Waiting sequences of a class, by those schedulers that have any."""
+        waiting = {number: it.waiting.get(priority, 0) for number, it in self._listeners().items()}
+        return {number: num_waiting for number, num_waiting in waiting.items() if num_waiting}
+
+    def _listeners(self) -> dict[int, _Watcher]:
+        return {number: it for number, it in self._watchers.items() if it.is_greeted and it.stream.is_open}
 
     def _hand_out(self, tickets: list[TicketMet]) -> None:
         for met in tickets:
@@ -105,13 +125,17 @@ class Watchers:
                 if watcher.is_greeted and watcher.boot_id == met.scheduler_boot_id:
                     watcher.tickets.append(met)
 
-    def _shares(self, watchers: list[_Watcher]) -> list[list[engine_pb2.ClassRoom]]:
-        shares: list[list[engine_pb2.ClassRoom]] = [[] for _ in watchers]
-        for room in room_of(self._running_set) if watchers else ():
-            weights = weights_of([watcher.num_waiting(room.priority) for watcher in watchers])
-            parts = zip(divide(room.num_sequences, weights), divide(room.num_tokens, weights), strict=True)
-            for share, (num_sequences, num_tokens) in zip(shares, parts, strict=True):
-                share.append(_class_room(room.priority, num_sequences, num_tokens))
+    def _shares(self) -> dict[int, list[engine_pb2.ClassRoom]]:
+        """By scheduler. Where nothing waits, each may place its next request at once."""
+        numbers = list(self._listeners())
+        shares: dict[int, list[engine_pb2.ClassRoom]] = {number: [] for number in numbers}
+        for room in room_of(self._running_set) if numbers else ():
+            holder = self._turns[room.priority].holder(self._work(room.priority))
+            among = [holder] if holder is not None else numbers
+            sequences = dict(zip(among, divide(room.num_sequences, len(among)), strict=True))
+            tokens = dict(zip(among, divide(room.num_tokens, len(among)), strict=True))
+            for number, share in shares.items():
+                share.append(_class_room(room.priority, sequences.get(number, 0), tokens.get(number, 0)))
         return shares
 
     def _tell(self, watcher: _Watcher, room: list[engine_pb2.ClassRoom]) -> None:

@@ -123,6 +123,10 @@ async def test_tickets_are_named_and_room_is_shared() -> None:
             second.say_waiting(30)
             await second.until(lambda it: it.room()[0] == 3)
             await first.until(lambda it: it.room()[0] == 0)
+            first.say_waiting(30)  # now they take turns at all of it
+            for _ in range(2):
+                await first.until(lambda it: it.room()[0] == 3)
+                await second.until(lambda it: it.room()[0] == 3)
         await first.until(lambda it: it.room()[0] == 3)
         async with engine.scheduler("s1") as again:
             await again.until(lambda it: it.tickets == [(7, engine_pb2.TICKET_OUTCOME_ADMITTED)])

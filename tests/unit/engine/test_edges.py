@@ -1,5 +1,7 @@
 """Small pure edges: shares of room, the step clock, attempts, memory, declaration, a step in columns."""
 
+from collections import Counter
+
 import pytest
 
 from pagemesh.v1 import engine_pb2, generation_pb2
@@ -10,7 +12,7 @@ from services.engine.core.roster import Roster
 from services.engine.core.sequence import TRANSITIONS, State
 from services.engine.declaration import declare, fingerprint_hash, fingerprint_of, tier_of
 from services.engine.memory import TooLittleMemoryError, check_memory, pool_size
-from services.engine.room import divide, weights_of
+from services.engine.room import Turn, divide
 from services.engine.run_words import StepTimes, run_response
 from services.engine.step import DrawnLogprobs, ExecutorSpec
 from services.engine.step_clock import StepClock
@@ -19,29 +21,27 @@ SPEC = ExecutorSpec("torch", "float32", "float32", "reference", "cpu/x86_64", 10
 
 
 @pytest.mark.parametrize(
-    ("room", "weights", "shares"),
-    [
-        (7, [1], [7]),
-        (1, [1, 1], [1, 0]),
-        (10, [1, 3], [3, 7]),
-        (0, [5, 1], [0, 0]),
-        (64, [11, 1], [59, 5]),
-        (9, [0, 4], [0, 9]),
-    ],
+    ("room", "num_parts", "parts"), [(7, 1, [7]), (1, 2, [1, 0]), (10, 3, [4, 3, 3]), (0, 2, [0, 0])]
 )
-def test_shares_follow_the_weights_and_sum_to_the_room(
-    room: int, weights: list[int], shares: list[int]
-) -> None:
-    assert divide(room, weights) == shares and sum(shares) == room
+def test_equal_parts_sum_to_the_room(room: int, num_parts: int, parts: list[int]) -> None:
+    assert divide(room, num_parts) == parts and sum(parts) == room
 
 
-@pytest.mark.parametrize(
-    ("num_waiting", "weights"), [([0], [1]), ([0, 0], [1, 1]), ([16, 0], [16, 0]), ([2, 0, 1], [2, 0, 1])]
-)
-def test_an_idle_scheduler_takes_no_room_from_one_whose_work_waits(
-    num_waiting: list[int], weights: list[int]
-) -> None:
-    assert weights_of(num_waiting) == weights
+def test_a_turn_stays_while_its_holders_work_waits() -> None:
+    turn = Turn()
+    assert turn.holder({}) is None
+    assert turn.holder({2: 5}) == 2
+    assert turn.holder({1: 100, 2: 1}) == 2
+    assert turn.holder({1: 100}) == 1
+    assert turn.holder({}) is None
+
+
+def test_turns_pass_on_in_proportion_to_the_work_and_reach_everybody() -> None:
+    turn, held = Turn(), Counter[int | None]()
+    for _ in range(60):
+        turn.pass_on({1: 1, 2: 3, 3: 16})
+        held[turn.holder({1: 1, 2: 3, 3: 16})] += 1
+    assert held == {1: 3, 2: 9, 3: 48}
 
 
 def test_a_step_is_overdue_after_ten_seconds_or_five_times_its_prediction() -> None:
