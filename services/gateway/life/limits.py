@@ -24,6 +24,7 @@ class Limits:
         self._first_admitted_s: float | None = None
         self._unserved_since_s: float | None = None
         self._waiting_since_s: float | None = None
+        self._stranded_since_s: float | None = None
 
     def start(self, now: float) -> None:
         """Queueing begins."""
@@ -31,6 +32,7 @@ class Limits:
 
     def admitted(self, now: float) -> None:
         """An admit was sent: the queue wait is over, the run time begins, once."""
+        self._stranded_since_s = None
         if self._first_admitted_s is None:
             self._first_admitted_s = now
 
@@ -44,6 +46,16 @@ class Limits:
             self._unserved_since_s = None
         elif self._unserved_since_s is None:
             self._unserved_since_s = now
+
+    def no_engine(self, now: float) -> MeshError | None:
+        """A scheduler found none that this gateway can ask: the error once that has been so for too long.
+
+        Schedulers may see engines all the while, out of this gateway's reach or too small for the request.
+        """
+        if self._stranded_since_s is None:
+            self._stranded_since_s = now
+        is_over = now - self._stranded_since_s >= self._spec.unserved_limit_s
+        return self._unserved() if is_over else None
 
     def waiting(self, is_waiting: bool, now: float) -> None:
         """Whether a choice needs a place."""
@@ -83,8 +95,11 @@ class Limits:
         if queue_limit_s is not None and now >= queue_limit_s:
             return MeshError(Reason.QUEUE_WAIT, f"queued for more than {self._spec.max_queue_wait_s:g} s")
         if now >= self._unserved_limit_s():
-            return unavailable(f"no engine could be asked for {self._spec.unserved_limit_s:g} s")
+            return self._unserved()
         return None
+
+    def _unserved(self) -> MeshError:
+        return unavailable(f"no engine could be asked for {self._spec.unserved_limit_s:g} s")
 
     def _unserved_limit_s(self) -> float:
         if self._unserved_since_s is None or self._waiting_since_s is None:

@@ -116,6 +116,8 @@ class RequestLife:
         if choices is None or self.is_ended:
             return self._take()
         error = self._placing.refused(choices, refusal, retry_delay_s, now)
+        if refusal is PlaceRefusal.NO_ENGINE:
+            error = self._limits.no_engine(now)
         return self._fail(error, now) if error is not None else self._after(now)
 
     def place_broken(self, place_id: int, now: float) -> list[Command]:

@@ -403,6 +403,35 @@ def test_no_engine_is_asked_for_again_until_nobody_served_it_for_too_long() -> N
     assert rig.now - begin == pytest.approx(rig.spec.unserved_limit_s)
 
 
+def strand(rig: Rig, seconds: float) -> None:
+    """A scheduler waits for an engine and gives up; the choice backs off and is enqueued again."""
+    rig.tick(seconds)
+    rig.do(rig.life.place_refused(rig.last(Enqueue).place_id, PlaceRefusal.NO_ENGINE, None, rig.now))
+    if not rig.life.is_ended:
+        rig.tick(rig.life.timer_s - rig.now)
+
+
+def test_engines_that_cannot_be_asked_are_as_good_as_none() -> None:
+    """Schedulers see them, but this gateway does not reach them, or they are too small for the request."""
+    rig = running()
+    rig.do(rig.life.serving(True, rig.now))
+    rig.die(1)
+    for _ in range(3):
+        strand(rig, seconds=10.0)
+    assert rig.error().reason is Reason.UNAVAILABLE
+
+
+def test_an_engine_that_is_found_again_in_time_starts_the_count_anew() -> None:
+    rig = running()
+    rig.do(rig.life.serving(True, rig.now))
+    for attempt in (1, 2):
+        rig.die(attempt)
+        for _ in range(2):
+            strand(rig, seconds=10.0)
+        rig.place()
+    assert rig.life.choices[0].phase is Phase.RUNNING
+
+
 def test_a_choice_that_loses_its_engine_has_the_whole_time_although_nobody_served_it_for_long() -> None:
     rig = running()
     rig.do(rig.life.serving(False, rig.now))
