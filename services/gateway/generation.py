@@ -63,12 +63,17 @@ class Generation:
         self._live: LiveRequest | None = None
         self._turn: Turn | None = None
 
-    async def run(self) -> None:
-        """Writes the stream and returns after `complete`. Raises MeshError where it ends otherwise."""
+    async def run(self, refusal: MeshError | None = None) -> None:
+        """Writes the stream and returns after `complete`. Raises MeshError where it ends otherwise.
+
+        With a refusal it ends so at once, and is counted and traced like any other.
+        """
         self._task = asyncio.current_task()
         self._mesh.metrics.started.inc()
         outcome, error = "internal", None
         try:
+            if refusal is not None:
+                raise refusal
             plan, entry = await self._prepare_in_time()
             await self._generate(plan, entry)
             outcome = "ok"

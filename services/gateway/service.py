@@ -51,9 +51,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         generation = Generation(self._mesh, request, caller, _writer(context))
         self._enter()
         try:
-            if self._is_draining:
-                raise draining()
-            await generation.run()
+            await generation.run(draining() if self._is_draining else None)
         except MeshError as error:
             await abort(context, error, generation.receipt())
         finally:

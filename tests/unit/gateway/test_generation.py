@@ -5,10 +5,13 @@ import itertools
 import json
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry
 
 from pagemesh.v1 import gateway_pb2, tokenizer_pb2
@@ -158,6 +161,19 @@ class Rig:
         lease = await self.sessions.begin_turn(self.tenant, SessionTurn("s", ""), LeaseOwner("next", 0), "m")
         await self.sessions.abandon(lease)
         return lease.session.version, lease.history
+
+
+async def test_a_request_that_is_refused_at_once_is_counted_and_traced() -> None:
+    rig, spans, provider = Rig(), InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    registry = CollectorRegistry()
+    mesh = replace(rig.mesh, tracer=provider.get_tracer("test"), metrics=GatewayMetrics(registry))
+    generation = Generation(mesh, gateway_pb2.GenerateRequest(), Caller(None, "", None), rig.keep)
+    with pytest.raises(MeshError):
+        await generation.run(MeshError(Reason.DRAINING, "shutting down"))
+    assert registry.get_sample_value("pagemesh_gateway_requests_total", {"outcome": "draining"}) == 1
+    (span,) = spans.get_finished_spans()
+    assert span.attributes is not None and span.attributes["error.type"] == "DRAINING"
 
 
 async def test_a_turn_is_saved_before_its_end_is_told() -> None:
