@@ -126,12 +126,14 @@ class TokenizerPool:
             endpoint = await self._wait_endpoint(model, give_up_s - loop.time(), tried)
             if endpoint is None or endpoint.vocabulary is None:
                 break
+            left_s = give_up_s - loop.time()
             try:
-                left_s = give_up_s - loop.time()
                 return await _encode(endpoint, endpoint.vocabulary, request, left_s, metadata)
             except MeshError as error:
                 if error.reason not in _RETRIED:
                     raise
+                if error.reason is Reason.DEADLINE and left_s <= _try_s(request):
+                    break  # the caller's time was over, which says nothing of the tokenizer
                 logger.warning(
                     "encode failed", extra={"tokenizer": endpoint.address, "reason": error.reason.value}
                 )
@@ -207,12 +209,17 @@ async def _encode(
     left_s: float,
     metadata: Metadata,
 ) -> Encoded:
-    timeout_s = min(left_s, ENCODE_BASE_S + ENCODE_S_PER_MIB * request.ByteSize() / 2**20)
     try:
-        response = await endpoint.stub.Encode(request, timeout=timeout_s, metadata=metadata)
+        response = await endpoint.stub.Encode(
+            request, timeout=min(left_s, _try_s(request)), metadata=metadata
+        )
     except grpc.aio.AioRpcError as error:
         raise from_rpc_error(error) from error
     return Encoded(list(response.ids), response.num_truncated, vocabulary)
+
+
+def _try_s(request: tokenizer_pb2.EncodeRequest) -> float:
+    return ENCODE_BASE_S + ENCODE_S_PER_MIB * request.ByteSize() / 2**20
 
 
 async def _load_table(endpoint: Endpoint, info: tokenizer_pb2.GetTokenizerInfoResponse) -> TokenTable:
