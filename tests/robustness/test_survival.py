@@ -21,7 +21,6 @@ SLOTS = 16
 NUM_TOKENS = 60
 STEP_MS = 20
 NUM_QUEUED = 20
-NUM_FREEZES = 2
 SETTINGS = {
     "engine": {"max_sequences": SLOTS},
     "gateway": {"deployment_key": "one for all gateways", "encode_wait_s": 30},
@@ -178,9 +177,9 @@ def accepted(events: dict[str, list[Event]]) -> int:
 
 async def test_stale_tokens_of_a_frozen_engine(mesh: Mesh, slow: None, undisturbed: dict[str, Said]) -> None:
     """It goes on where it stopped, long after its streams went elsewhere; nobody takes what it says."""
-    total = sum(drawn(mesh, name) for name in ENGINES)
-    num_accepted = 0
-    for name in ENGINES[:NUM_FREEZES]:
+    num_stale = 0.0
+    for name in ENGINES:  # one that is frozen just between two steps has nothing stale to say: then the next
+        before = sum(drawn(mesh, name) for name in ENGINES)
         async with crowd(mesh, GREEDY + SEEDED) as streams:
             await soon(lambda name=name: running(mesh, name) > 0)  # type: ignore[misc]
             await streams.reach(2 * NUM_TOKENS)
@@ -191,15 +190,17 @@ async def test_stale_tokens_of_a_frozen_engine(mesh: Mesh, slow: None, undisturb
                 mesh.thaw(name)
         check(events, undisturbed)
         assert num_moves(events) > 0
-        num_accepted += accepted(events)
         await soon(lambda name=name: running(mesh, name) == 0)  # type: ignore[misc]
-    assert sum(drawn(mesh, name) for name in ENGINES) - total > num_accepted, "nothing stale was produced"
+        num_stale = sum(drawn(mesh, name) for name in ENGINES) - before - accepted(events)
+        if num_stale:
+            break
+    assert num_stale > 0, "nothing stale was produced"
 
 
 async def test_stale_tokens_of_a_parted_engine_are_told_from_the_others(mesh: Mesh, proxies: Proxies) -> None:
     """It computes on until it misses its gateway, saying what nobody else would say at those places."""
-    prompt, old, new = TokenIds((504, 3575, 283)), range(5_000, 5_400), range(9_000, 9_400)
-    options: Options = {"max_tokens": 300, "temperature": 0.0, "ignore_eos": True}
+    prompt, old, new = TokenIds((504, 3575, 283)), range(5_000, 5_200), range(9_000, 9_200)
+    options: Options = {"max_tokens": 150, "temperature": 0.0, "ignore_eos": True}
     force(mesh, prompt, old)
     total = sum(drawn(mesh, name) for name in ENGINES)
     async with crowd(mesh, [Ask("parted", prompt, options)]) as streams:
@@ -213,10 +214,10 @@ async def test_stale_tokens_of_a_parted_engine_are_told_from_the_others(mesh: Me
             proxies[name].release()
     ids = collect(events["parted"]).choices[0].ids
     num_old = sum(token_id in old for token_id in ids)
-    assert ids == (*old[:num_old], *new[num_old:300])
-    assert 20 <= num_old < 300 and num_moves(events) == 1
+    assert ids == (*old[:num_old], *new[num_old:150])
+    assert 20 <= num_old < 150 and num_moves(events) == 1
     await soon(lambda: running(mesh, name) == 0)
-    num_stale = sum(drawn(mesh, name) for name in ENGINES) - total - 300
+    num_stale = sum(drawn(mesh, name) for name in ENGINES) - total - 150
     assert num_stale > 20, "it draws on for the two seconds that it waits"
     mesh.write_script({})
 
