@@ -378,9 +378,11 @@ async def test_drain_finishes_what_runs_and_refuses_what_is_new(mesh: Mesh) -> N
         endless = gateway.generate(prompt=SLOW_PROMPT, max_tokens=HUGE)
         await read(endless, 3)
         mesh.terminate("gateway-1")
-        await asyncio.sleep(0.1)
-        probe = await health.Check(health_pb2.HealthCheckRequest())
-        assert probe.status == health_pb2.HealthCheckResponse.NOT_SERVING
+        watch = health.Watch(health_pb2.HealthCheckRequest())
+        async with asyncio.timeout(5):
+            while (await watch.read()).status != health_pb2.HealthCheckResponse.NOT_SERVING:
+                pass
+        watch.cancel()
         assert (await failure(gateway.generate()))[0] is Reason.DRAINING
         events = head + await rest(call)
         check_stream(events)
