@@ -33,7 +33,7 @@ SETTINGS = {
     "gateway": {
         "stall_timeout_s": 1.5,
         "deployment_key": "test",
-        "unserved_limit_s": 5,
+        "unserved_limit_s": 12,
         "encode_wait_s": 60,
     }
 }
