@@ -170,15 +170,14 @@ async def test_cancelled_unary_calls_stop_and_normal_ones_leave_nothing(
     """C06: tables and memory are flat; nobody is told to stop what has ended by itself."""
     every_third = [{"prompt_ids": list(prompt(i).ids), "output_ids": [5000, EOS]} for i in range(0, 250, 3)]
     baseline = Baseline(wide)
+    before = ended(wide, "cancelled"), ended(wide, "stream")
     sizes_mib = []
     async with wide.async_client() as client:
         for _ in range(NUM_ROUNDS):
             wide.write_script({"step_ms": 20})
-            cancelled = ended(wide, "cancelled"), ended(wide, "stream")
             await together([cut_short(client, i) for i in range(NUM_CANCELS)], NUM_CANCELS)
             assert await soon(lambda: is_idle(wide)) < 1.5
             stopped = drawn(wide)
-            assert ended(wide, "cancelled") > cancelled[0] and ended(wide, "stream") == cancelled[1]
             wide.write_script({"scripts": every_third})
             told = num_cancels(run_hop), num_withdrawals(place_hop)
             await together([unary(client, i) for i in range(NUM_NORMAL)], 50)
@@ -187,6 +186,8 @@ async def test_cancelled_unary_calls_stop_and_normal_ones_leave_nothing(
             assert drawn(wide) - stopped <= 5 * NUM_NORMAL, "a cancelled call went on"
             sizes_mib.append({name: resident_mib(wide, name) for name in wide.names})
     baseline.check()
+    # On a busy machine a round's calls may all be cut short before an engine has them; not all rounds'.
+    assert ended(wide, "cancelled") > before[0] and ended(wide, "stream") == before[1]
     growth = {name: sizes_mib[-1][name] - sizes_mib[0][name] for name in wide.names}
     assert max(growth.values()) < MAX_GROWTH_MIB, sizes_mib
 
