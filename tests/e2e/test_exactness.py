@@ -188,6 +188,8 @@ async def test_chunked(
     settings = {"engine": {"chunk_tokens": chunk}}
     async with Mesh(engines=1, executor="torch", settings=settings) as mesh, mesh.async_client() as client:
         answers = await run_together(client, jobs)
+        num_steps = mesh.metrics("engine-0").total("pagemesh_engine_step_seconds_count")
+    assert num_steps >= max(len(job.prompt_ids) for job in jobs) / chunk
     court = Court(oracle, [reference["greedy"][index] for index in picked])
     ledger(f"greedy in chunks of {chunk}", *court.judge(jobs, answers))
 
