@@ -1,6 +1,6 @@
 """What it costs that the tokenizer is a process of its own: `python -m bench.encode_hop [--json]`.
 
-Medians over requests that come one at a time: the receipt's encode hop as the gateway saw it, and the time
+Means over requests that come one at a time: the receipt's encode hop as the gateway saw it, and the time
 inside the tokenizer; the difference is the hop. Prompts of about 40 and 800 tokens, no two alike.
 """
 
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def measure(mesh: Mesh, client: Client, num_bytes: int, num_requests: int) -> tuple[float, float]:
-    """Gives the median as the gateway saw it and the mean inside the tokenizer, milliseconds."""
+    """Gives the mean as the gateway saw it and the mean inside the tokenizer, milliseconds."""
     prose = PROSE.read_text()
     for index in range(NUM_WARM):
         client.collect(f"warm {index} {prose[index : index + num_bytes]}", max_tokens=1)
@@ -41,7 +41,7 @@ def measure(mesh: Mesh, client: Client, num_bytes: int, num_requests: int) -> tu
         for index in range(num_requests)
     ]
     seconds, count = (after - was for after, was in zip(_inside(mesh), before, strict=True))
-    return statistics.median(hops), 1000 * seconds / count
+    return statistics.mean(hops), 1000 * seconds / count
 
 
 def _inside(mesh: Mesh) -> tuple[float, float]:

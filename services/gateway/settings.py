@@ -58,7 +58,9 @@ class GatewaySettings(ServiceSettings):
         5.0, gt=0, description="Seconds between look-ups of the names of schedulers and tokenizers"
     )
     head_blocks: int = Field(
-        128, ge=0, description="Blocks of a prompt's head that schedulers are told, for prefix affinity"
+        0,
+        ge=0,
+        description="Blocks of a prompt's head that schedulers are told; ours place by session and load",
     )
 
     @field_validator("tokenizers", "schedulers")

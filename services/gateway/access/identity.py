@@ -8,7 +8,6 @@ import hashlib
 import hmac
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -20,7 +19,7 @@ _LINE = re.compile(r"(?P<tenant>[\w.:@/-]{1,128})\s+(?P<digest>[0-9a-f]{64})", r
 
 
 class KeysFileError(Exception):
-    """A line of the keys file is not `tenant sha256-of-the-key`; the message gives its number only."""
+    """A line of the keys file cannot be taken; the message gives its number only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class Identities:
     @classmethod
     def from_keys_file(cls, deployment_key: bytes, content: str) -> Self:
         """Raises KeysFileError."""
-        return cls(deployment_key, dict(_read_lines(content)))
+        return cls(deployment_key, _read_lines(content))
 
     @classmethod
     def anonymous(cls, deployment_key: bytes) -> Self:
@@ -83,7 +82,8 @@ def hash_api_key(api_key: str) -> str:
     return hashlib.sha256(api_key.encode()).hexdigest()
 
 
-def _read_lines(content: str) -> Iterator[tuple[str, str]]:
+def _read_lines(content: str) -> dict[str, str]:
+    tenants: dict[str, str] = {}
     for number, line in enumerate(content.splitlines(), start=1):
         entry = line.partition("#")[0].strip()
         if not entry:
@@ -91,7 +91,9 @@ def _read_lines(content: str) -> Iterator[tuple[str, str]]:
         match = _LINE.fullmatch(entry)
         if match is None:
             raise KeysFileError(f"line {number} is not `tenant sha256-of-the-key`")
-        yield match["digest"], match["tenant"]
+        if tenants.setdefault(match["digest"], match["tenant"]) != match["tenant"]:
+            raise KeysFileError(f"line {number} gives a key to a second tenant")
+    return tenants
 
 
 if __name__ == "__main__":

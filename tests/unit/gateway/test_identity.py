@@ -70,6 +70,12 @@ def test_a_bad_line_is_named_by_number_and_not_repeated(line):
     assert line not in str(refusal.value)
 
 
+def test_a_key_of_two_tenants_is_refused():
+    digest = hash_api_key("shared")
+    with pytest.raises(KeysFileError, match="line 2 gives a key to a second tenant"):
+        Identities.from_keys_file(DEPLOYMENT, f"acme {digest}\nother {digest}")
+
+
 def test_a_key_never_shows_in_a_log():
     assert "key" not in repr(Identities.anonymous(DEPLOYMENT).authenticate(None))
 
