@@ -60,7 +60,7 @@ class GatewaySettings(ServiceSettings):
     head_blocks: int = Field(
         0,
         ge=0,
-        description="Blocks of a prompt's head that schedulers are told; ours place by session and load",
+        description="Blocks of a prompt's head told to schedulers; ours place by session and load",
     )
 
     @field_validator("tokenizers", "schedulers")
