@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from services.contract.errors import MeshError, Reason, invalid_field
-from services.tokenizer.guard import Guard, take_out_all
+from services.tokenizer.guard import Guard, Veil, has_structure_of, take_out_all
 from services.tokenizer.lru import Lru
 from services.tokenizer.offsets import NOWHERE, byte_positions, content_offsets
 from services.tokenizer.outline import Control, Piece, Run
@@ -191,18 +191,57 @@ class PromptEncoder:
     ) -> tuple[EncodedPrompt, bool]:
         """For templates without safe seams: render with the contents and encode the whole."""
         num_chars = sum(map(len, contents))
-        guard = Guard(self._vocabulary, self._mark)
-        guarded = await self._runs.off_loop(num_chars, lambda texts: take_out_all(guard, texts), contents)
+        veil, guard, hidden = await self._runs.off_loop(num_chars, self._veiled, contents)
         text, is_dated = await chat.worker.render(contents, conversation)
-        if not guard.is_needed:
-            ids: Ids = await self._runs.off_loop(len(text), self._vocabulary.encode_trusted, text)
-            return EncodedPrompt(ids, num_cached=0), is_dated
-        rendered, _ = await chat.worker.render(guarded, conversation)
+        veiled, _ = await chat.worker.render(hidden, conversation)
+        pieces = await self._runs.off_loop(
+            len(text), lambda t: self._own_controls(t, veiled, veil, guard), text
+        )
+        if pieces is None:
+            pieces = await self._read_contents(chat, conversation, text, guard.put_back(veiled), veil)
+        if pieces:
+            return await self._join(pieces, ()), is_dated
+        ids: Ids = await self._runs.off_loop(len(text), self._vocabulary.encode_trusted, text)
+        return EncodedPrompt(ids, num_cached=0), is_dated
+
+    def _veiled(self, contents: Sequence[str]) -> tuple[Veil, Guard, list[str]]:
+        try:
+            veil = Veil((token.content for token in self._vocabulary.controls.values()), contents)
+        except ValueError as error:
+            raise invalid_field("conversation", str(error)) from error
+        guard = Guard(self._vocabulary, self._mark)  # for control tokens of white space, which no veil covers
+        return veil, guard, take_out_all(guard, [veil.put_on(content) for content in contents])
+
+    def _own_controls(self, text: str, veiled: str, veil: Veil, guard: Guard) -> list[Piece] | None:
+        """Pieces; none if the text can be encoded as it is, None if the template reads the contents."""
+        if veil.take_off(guard.put_back(veiled)) != text:
+            return None
+        spans = self._vocabulary.find_controls(veiled)
+        if any(veil.covers(veiled[span.start : span.end]) for span in spans):
+            return None
+        if not guard.is_needed and spans == self._vocabulary.find_controls(text):
+            return []
+        return guard.pieces(veiled, veil)
+
+    async def _read_contents(
+        self, chat: Chat, conversation: Conversation, text: str, veiled: str, veil: Veil
+    ) -> list[Piece]:
+        """For a template that reads contents: good if the control tokens are those that it writes anyway."""
+        contents = [turn.content for turn in conversation.turns]
+        guard = Guard(self._vocabulary, self._mark)
+        guarded = await self._runs.off_loop(len(text), lambda texts: take_out_all(guard, texts), contents)
+        # Not again without need: a template that tells the time would tell another one.
+        rendered = (await chat.worker.render(guarded, conversation))[0] if guard.is_needed else text
         if guard.put_back(rendered) != text:
             message = "a content spells a control token that the chat template reads"
             raise MeshError(Reason.TEMPLATE, message, field=conversation.path)
-        pieces = await self._runs.off_loop(len(rendered), guard.pieces, rendered)
-        return await self._join(pieces, ()), is_dated
+        is_own = await self._runs.off_loop(
+            len(text), lambda whole: has_structure_of(whole, veiled, veil, self._vocabulary), rendered
+        )
+        if not is_own:
+            message = "the chat template makes other control tokens of these contents than of plain ones"
+            raise MeshError(Reason.TEMPLATE, message, field=conversation.path)
+        return await self._runs.off_loop(len(text), guard.pieces, rendered) if guard.is_needed else []
 
     def _text_with_offsets(self, text: str) -> EncodedPrompt:
         bare, offsets = self._vocabulary.encode_run_with_offsets(RunText(text, is_head=True))
