@@ -42,6 +42,8 @@ NUM_KILLS = 20 if IS_FULL else 5
 NUM_SEEDED = 8 if IS_FULL else 2
 PARTINGS_PER_TOKEN = 1 / 500
 RESERVE = 0.1
+BOTH_CORES = {"num_threads": 2}
+"""Where only one engine runs."""
 BLOCK = 16
 
 
@@ -117,7 +119,7 @@ def _float32(value: float) -> float:
 
 @pytest.fixture(scope="module")
 def plain_mesh() -> Iterator[Mesh]:
-    with Mesh(engines=1, executor="torch") as mesh:
+    with Mesh(engines=1, executor="torch", settings={"engine": BOTH_CORES}) as mesh:
         yield mesh
 
 
@@ -185,7 +187,7 @@ async def test_chunked(
     lengths = CHUNK_LENGTHS.get(chunk, LENGTHS)
     picked = [index for index, job in enumerate(greedy_jobs) if len(job.prompt_ids) in lengths]
     jobs = [greedy_jobs[index] for index in picked]
-    settings = {"engine": {"chunk_tokens": chunk}}
+    settings = {"engine": {"chunk_tokens": chunk, **BOTH_CORES}}
     async with Mesh(engines=1, executor="torch", settings=settings) as mesh, mesh.async_client() as client:
         answers = await run_together(client, jobs)
         num_steps = mesh.metrics("engine-0").total("pagemesh_engine_step_seconds_count")
@@ -198,7 +200,7 @@ async def test_chunked(
 async def test_preempted(kind: str, jobs: list[Job], court: Court, ledger: Ledger) -> None:
     # The pool holds all prompts and the reserve; what the outputs need on top must come from somebody.
     num_known = sum(-(-len(job.prompt_ids) // BLOCK) for job in jobs)
-    settings = {"engine": {"num_blocks": int(num_known / (1 - RESERVE)) + 3}}
+    settings = {"engine": {"num_blocks": int(num_known / (1 - RESERVE)) + 3, **BOTH_CORES}}
     async with Mesh(engines=1, executor="torch", settings=settings) as mesh, mesh.async_client() as client:
         answers = await run_together(client, jobs)
     assert sum(answer.receipt.preemptions for answer in answers) > 0

@@ -78,10 +78,14 @@ def test_the_mesh_comes_up_answers_heals_and_ends(up):
     assert sorted(pids) == ["engine-0", "engine-1", "gateway-0", "scheduler-0", "tokenizer-0"]
 
     where = ("--gateway", up.gateway, "--tokenizer", up.tokenizer, "--scheduler", up.scheduler)
-    health = up.ask("health", *where, "--json")
-    rows = [json.loads(line) for line in health.stdout.splitlines()]
-    assert {row["status"] for row in rows} == {"serving"}, rows
-    assert {row["name"] for row in rows} >= {"gateway", "tokenizer", "scheduler", "engine-0"}
+    deadline_s = time.monotonic() + READY_S
+    names: set[str] = set()
+    while not names >= {"gateway", "tokenizer", "scheduler", "engine-0", "engine-1"}:
+        assert time.monotonic() < deadline_s, names  # the scheduler meets each engine in its own time
+        health = up.ask("health", *where, "--json")
+        rows = [json.loads(line) for line in health.stdout.splitlines()]
+        assert {row["status"] for row in rows} == {"serving"}, rows
+        names = {row["name"] for row in rows}
 
     answer = up.ask("generate", "hi", "-g", up.gateway, "--max-tokens", "5", "--json")
     events = [json.loads(line) for line in answer.stdout.splitlines()]
