@@ -123,7 +123,10 @@ async def p50_ms(call: Callable[[int], Awaitable[Any]], num_calls: int) -> float
 
 
 async def servicer_of(
-    loaded: Loaded, worker: TemplateWorker, threads: ThreadPoolExecutor, **settings: Any
+    loaded: Loaded,
+    worker: TemplateWorker,
+    threads: tuple[ThreadPoolExecutor, ThreadPoolExecutor],
+    **settings: Any,
 ) -> TokenizerServicer:
     """A service without its socket."""
     metrics = TokenizerMetrics(CollectorRegistry())
@@ -178,7 +181,7 @@ async def time_new_turn(loaded: Loaded, servicer: TokenizerServicer) -> tuple[fl
             }
             for segment in segments
         ]
-        return loaded.vocabulary.encode_trusted(template.render(messages).text)
+        return list(loaded.vocabulary.encode_trusted(template.render(messages).text))
 
     ids = await by_segments(-30)
     assert ids == await whole(-30)
@@ -191,10 +194,10 @@ async def measure(model: str) -> dict[str, float]:
     assert loaded.template is not None, "the model has no chat template"
     worker = TemplateWorker(loaded.template, time_limit_s=5)
     await worker.start()
-    with ThreadPoolExecutor(2) as threads:
+    with ThreadPoolExecutor(2) as long_threads, ThreadPoolExecutor(1) as large_thread:
         try:
-            cached = await servicer_of(loaded, worker, threads)
-            uncached = await servicer_of(loaded, worker, threads, exact_cache_mib=0)
+            cached = await servicer_of(loaded, worker, (long_threads, large_thread))
+            uncached = await servicer_of(loaded, worker, (long_threads, large_thread), exact_cache_mib=0)
             new_turn_ms, whole_ms, num_ids = await time_new_turn(loaded, cached)
             return {
                 "encode_1kib_exact_cache_p50_ms": await time_1k(cached, 16),

@@ -52,13 +52,14 @@ class Mesh:
         self._folder = tempfile.TemporaryDirectory(prefix="mesh-")
         self._script_path = Path(self._folder.name) / "script.json"
         self.write_script(script or {})
-        self._own = {
+        own: dict[str, dict[str, object]] = {
             "*": {"drain_s": DRAIN_S},
             "tokenizer": {"model": model},
-            "engine": {"model": model, "executor": executor}
-            | ({"script": self._script_path} if executor == "scripted" else {}),
+            "engine": {"model": model, "executor": executor},
         }
-        shape = MeshShape(engines, gateways, schedulers, tokenizers, _merged(self._own, settings or {}))
+        if executor == "scripted":
+            own["engine"]["script"] = self._script_path
+        shape = MeshShape(engines, gateways, schedulers, tokenizers, _merged(own, settings or {}))
         num_processes = engines + gateways + schedulers + tokenizers
         self._supervisor = Supervisor(
             plan(shape, free_ports(2 * num_processes)),
