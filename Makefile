@@ -31,7 +31,8 @@ up: setup ## Run the mesh until Ctrl-C
 test: model check ## All checks and tests, the real model included
 	$(RUN) -m pytest -n 2 --dist loadfile --durations=15
 
-exactness: model ## The long exactness matrix
+exactness: model ## The long exactness matrix, and 100,000 random operations on the running set
+	PAGEMESH_OPERATIONS=100000 $(RUN) -m pytest tests/invariants
 	PAGEMESH_EXACTNESS=full $(RUN) -m pytest -m exactness --durations=15
 
 mutants: setup ## Seeded faults, each of which must turn a test red
