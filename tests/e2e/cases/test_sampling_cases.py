@@ -157,7 +157,7 @@ async def failure(events: Any) -> PagemeshError:
 async def test_the_model_limit(tiny: Mesh) -> None:
     """E04: no position beyond the last."""
     async with tiny.async_client() as client:
-        whole = await client.collect(TokenIds((50,) * 500), max_tokens=12, ignore_eos=True)
+        whole = await client.collect(TokenIds((50,) * 500), max_tokens=12, ignore_eos=True, **HEALTHY)
         assert whole.usage.total_tokens == 512
         error = await failure(client.generate(TokenIds((50,) * 500), max_tokens=13))
         assert (error.reason, error.field) == ("TOO_LONG", "max_tokens")
@@ -245,7 +245,7 @@ async def test_every_token_masked(tiny: Mesh) -> None:
     async with tiny.async_client() as client:
         masked = client.generate(RawText("a"), max_tokens=5, min_tokens=2, stop_ids=stop_ids)
         check_bad_logits(await failure(masked))
-        free = await client.collect(RawText("a"), max_tokens=5, stop_ids=stop_ids)
+        free = await client.collect(RawText("a"), max_tokens=5, stop_ids=stop_ids, **HEALTHY)
         assert free.usage.completion_tokens == 1
 
 
