@@ -3,9 +3,12 @@
 An executor knows no requests, queues or caches; the running set knows no tensors.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 PLACEHOLDER = -1
 """Stands for the id that the step in flight will draw for the same sequence (lag 1)."""
@@ -135,3 +138,14 @@ class Executor(Protocol):
 
     def unload(self) -> None:
         """Gives the memory back."""
+
+
+LogitsWatcher = Callable[[Sequence[int], npt.NDArray[np.float32]], None]
+"""Gets sampled rows' sequence ids and raw logits [rows, vocab_size] before the draw; copies what it keeps."""
+
+
+class LogitsSource(Executor, Protocol):
+    """An executor that shows its logits to a bench or a test; serving never asks."""
+
+    def watch_logits(self, watcher: LogitsWatcher | None) -> None:
+        """From the next step on; None ends it."""

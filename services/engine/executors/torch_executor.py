@@ -19,7 +19,15 @@ from services.engine.model.decoder import Decoder
 from services.engine.model.weights import load_weights
 from services.engine.sampling.sampler import Sampler
 from services.engine.sampling.sequence_state import SequenceState
-from services.engine.step import PLACEHOLDER, ExecutorSpec, Row, RowOutput, SequenceSpec, StepResult
+from services.engine.step import (
+    PLACEHOLDER,
+    ExecutorSpec,
+    LogitsWatcher,
+    Row,
+    RowOutput,
+    SequenceSpec,
+    StepResult,
+)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -49,6 +57,7 @@ class TorchExecutor:
         self._decoder: Decoder | None = None
         self._attention: AttentionBackend | None = None
         self._sampler = Sampler(folder.vocab_size)
+        self._watcher: LogitsWatcher | None = None
 
     def load(self) -> ExecutorSpec:
         if self._options.num_threads > 0:
@@ -81,6 +90,9 @@ class TorchExecutor:
     def unload(self) -> None:
         self._decoder = self._attention = None
         self._states.clear()
+
+    def watch_logits(self, watcher: LogitsWatcher | None) -> None:
+        self._watcher = watcher
 
     @torch.inference_mode()
     def run(self, rows: Sequence[Row]) -> StepResult:
@@ -126,6 +138,9 @@ class TorchExecutor:
 
     def _draw(self, rows: Sequence[Row], logits: torch.Tensor) -> list[RowOutput]:
         states = [self._states[row.sequence_id] for row in rows if row.is_sampled]
+        if self._watcher is not None and states:
+            seen = logits[:, : self._folder.vocab_size].float().cpu().numpy()
+            self._watcher([state.sequence_id for state in states], seen)
         return self._sampler.draw(logits, states) if states else []
 
     def _indices(self, values: Sequence[int] | np.ndarray) -> torch.Tensor:
