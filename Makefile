@@ -16,7 +16,7 @@ setup: $(VENV)/.installed ## Create .venv with pinned packages (skipped while no
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c constraints.txt -e '.[services,dev]'
+	$(BIN)/python -m pip install -c constraints.txt -e '.[services,bench,dev]'
 	@touch $@
 
 model: setup ## Fetch and convert the default model into the cache (skipped if it is there)

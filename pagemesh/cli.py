@@ -1,4 +1,4 @@
-"""The command line: `pagemesh generate`, `chat`, `models`, `health`, `up`."""
+"""The command line: `pagemesh generate`, `chat`, `models`, `health`, `up`, `bench`."""
 
 import sys
 from enum import StrEnum
@@ -149,11 +149,7 @@ def up(
     ] = 7600,
 ) -> None:
     """Runs the whole mesh on this machine until Ctrl-C: tokenizer, scheduler, engines, gateway."""
-    checkout = Path(__file__).resolve().parent.parent
-    if not (checkout / "services" / "supervisor").is_dir():
-        printing.complain("`pagemesh up` needs a checkout of the repository; this is only the client package")
-        raise typer.Exit(EXIT_FAILED)
-    sys.path.insert(0, str(checkout))
+    _find_checkout("up")
     try:
         from services.supervisor import up as supervisor  # noqa: PLC0415  the client never needs it
     except ModuleNotFoundError as error:
@@ -161,6 +157,20 @@ def up(
         raise typer.Exit(EXIT_FAILED) from None
     options = supervisor.UpOptions(engines, model, executor, drain_s, log_level, otlp_endpoint, base_port)
     raise typer.Exit(supervisor.up(options))
+
+
+@app.command(
+    add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+)
+def bench(context: typer.Context) -> None:
+    """Measures a server under load; `pagemesh bench --help` has its own options."""
+    _find_checkout("bench")
+    try:
+        from bench.load.cli import app as load_tool  # noqa: PLC0415  the client never needs it
+    except ModuleNotFoundError as error:
+        printing.complain(f"{error}; the load tool's packages are the extra pagemesh[bench]")
+        raise typer.Exit(EXIT_FAILED) from None
+    load_tool(context.args, prog_name="pagemesh bench")
 
 
 def main() -> None:
@@ -172,6 +182,17 @@ def main() -> None:
         sys.exit(EXIT_UNAVAILABLE if error.is_retryable else EXIT_FAILED)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
+
+
+def _find_checkout(command: str) -> None:
+    """Makes the folders beside this package importable; the wheel has none of them."""
+    checkout = Path(__file__).resolve().parent.parent
+    if not (checkout / "services" / "supervisor").is_dir():
+        printing.complain(
+            f"`pagemesh {command}` needs a checkout of the repository; this is only the client package"
+        )
+        raise typer.Exit(EXIT_FAILED)
+    sys.path.insert(0, str(checkout))
 
 
 def _options(**given: object) -> Options:

@@ -1,0 +1,1 @@
+"""Measurements; none is a test."""
