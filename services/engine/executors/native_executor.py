@@ -1,0 +1,238 @@
+"""Runs steps of a Llama-family model in native code: one call for all rows, then a draw per sampled row.
+
+Keeps its own copy of every sequence's ids, so that a row may name the id in flight. Knows no requests.
+"""
+
+import os
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from services.contract.model_folder import ModelFolder, ModelFolderError
+from services.engine.executors.row_ids import is_lost, known_ids
+from services.engine.model.config import DecoderConfig, read_config
+from services.engine.model.rope import inverse_frequencies
+from services.engine.model.weights import DecoderWeights, LayerWeights, Linear, load_weights
+from services.engine.native.library import (
+    Batch,
+    Floats,
+    KernelPath,
+    Library,
+    LinearName,
+    NativeModel,
+    Shape,
+    VectorName,
+)
+from services.engine.sampling.sampler import Sampler
+from services.engine.sampling.sequence_state import SequenceState
+from services.engine.step import ExecutorSpec, LogitsWatcher, Row, RowOutput, SequenceSpec, StepResult
+
+BLOCK_SIZE = 16
+"""The only one: a tile's rows."""
+MAX_HEAD_SIZE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class NativeOptions:
+    """How to compute."""
+
+    num_threads: int = 0
+    """0: as many as cores are usable."""
+    block_size: int = BLOCK_SIZE
+    max_model_len: int = 0
+    """Ids per sequence; 0 is the model's own limit."""
+    path: KernelPath = KernelPath.NONE
+    """NONE: the fastest of this processor."""
+
+
+class NativeExecutor:
+    """Implements Executor."""
+
+    def __init__(self, folder: ModelFolder, library: Path, options: NativeOptions) -> None:
+        self._folder = folder
+        self._library = Library(library)
+        self._options = options
+        self._path = options.path or self._library.best_path()
+        self._num_threads = options.num_threads or usable_cores()
+        self._states: dict[int, SequenceState] = {}
+        self._sampler = Sampler(folder.vocab_size)
+        self._watcher: LogitsWatcher | None = None
+        self._model: NativeModel | None = None
+        self._logits = torch.empty(0)
+
+    def load(self) -> ExecutorSpec:
+        config = read_config(self._folder)
+        self._check(config)
+        self._model = NativeModel(self._library, _shape(config), self._path, self._num_threads)
+        weights = load_weights(self._folder, config, torch.bfloat16, torch.device("cpu"))
+        _give(self._model, config, weights)
+        return self._describe(config, self._model)
+
+    def allocate(self, num_blocks: int) -> None:
+        self._loaded().allocate(num_blocks)
+
+    def add(self, sequence: SequenceSpec) -> None:
+        self._states[sequence.sequence_id] = SequenceState(sequence)
+
+    def remove(self, sequence_id: int) -> None:
+        del self._states[sequence_id]
+
+    def poison(self, block_ids: Sequence[int]) -> None:
+        self._loaded().poison(block_ids)
+
+    def unload(self) -> None:
+        if self._model is not None:
+            self._model.close()
+        self._model = None
+        self._states.clear()
+
+    def watch_logits(self, watcher: LogitsWatcher | None) -> None:
+        self._watcher = watcher
+
+    def run(self, rows: Sequence[Row]) -> StepResult:
+        started = time.perf_counter_ns()
+        lost = [is_lost(row, self._states[row.sequence_id]) for row in rows]
+        logits, is_finite = self._compute(rows)
+        computed = time.perf_counter_ns()
+        drawn = iter(self._draw(rows, logits))
+        outputs = tuple(
+            _judge(row, next(drawn) if row.is_sampled else None, ok and not gone)
+            for row, ok, gone in zip(rows, is_finite, lost, strict=True)
+        )
+        for output in outputs:
+            for token_id in output.ids:
+                self._states[output.sequence_id].append(token_id)
+        ended = time.perf_counter_ns()
+        return StepResult(outputs, step_us=(ended - started) // 1000, device_us=(computed - started) // 1000)
+
+    def _compute(self, rows: Sequence[Row]) -> tuple[torch.Tensor, list[bool]]:
+        """Gives a view of the sampled rows' logits [rows, padded vocabulary], and which rows are finite."""
+        model = self._loaded()
+        ids = np.fromiter(
+            chain.from_iterable(known_ids(row, self._states[row.sequence_id]) for row in rows), np.int32
+        )
+        row_begin = np.fromiter(accumulate((len(row.chunk_ids) for row in rows), initial=0), np.int32)
+        table = np.fromiter(chain.from_iterable(row.block_ids for row in rows), np.int32)
+        table_begin = np.fromiter(accumulate((len(row.block_ids) for row in rows), initial=0), np.int32)
+        starts = np.fromiter((row.start for row in rows), np.int32)
+        is_sampled = np.fromiter((row.is_sampled for row in rows), np.uint8)
+        is_finite = np.empty(len(rows), np.uint8)
+        logits = self._logits_for(int(is_sampled.sum()), model.logits_stride)
+        arrays = (ids, row_begin, starts, table, table_begin, is_sampled)
+        addresses = (array.ctypes.data for array in arrays)
+        model.step(Batch(len(rows), *addresses, logits.data_ptr(), is_finite.ctypes.data))
+        return logits, is_finite.astype(bool).tolist()
+
+    def _logits_for(self, num_rows: int, stride: int) -> torch.Tensor:
+        """A view of a buffer that lives on: fresh memory would cost page faults in every step."""
+        if len(self._logits) < num_rows:
+            self._logits = torch.empty(num_rows, stride)
+        return self._logits[:num_rows]
+
+    def _draw(self, rows: Sequence[Row], logits: torch.Tensor) -> list[RowOutput]:
+        states = [self._states[row.sequence_id] for row in rows if row.is_sampled]
+        if self._watcher is not None and states:
+            seen = logits[:, : self._folder.vocab_size].numpy()
+            self._watcher([state.sequence_id for state in states], seen)
+        return self._sampler.draw(logits, states) if states else []
+
+    def _loaded(self) -> NativeModel:
+        assert self._model is not None, "load comes first"
+        return self._model
+
+    def _check(self, config: DecoderConfig) -> None:
+        """Raises ModelFolderError for what the kernels do not compute."""
+        causes = {
+            f"blocks of {self._options.block_size} are not supported": self._options.block_size != BLOCK_SIZE,
+            f"heads of {config.head_size} are not supported": config.head_size % 16 != 0
+            or config.head_size > MAX_HEAD_SIZE,
+        }
+        for cause, is_so in causes.items():
+            if is_so:
+                remedy = "use blocks of 16 and heads of a multiple of 16 up to 256, or the torch executor"
+                raise ModelFolderError(self._folder.path, f"native step: {cause}", remedy)
+
+    def _describe(self, config: DecoderConfig, model: NativeModel) -> ExecutorSpec:
+        limit = self._options.max_model_len or config.max_positions
+        return ExecutorSpec(
+            name="native",
+            dtype="bfloat16",
+            kv_dtype="bfloat16",
+            kernel_path=self._path.name.lower(),
+            device=f"cpu/{platform.machine()}",
+            vocab_size=self._folder.vocab_size,
+            max_model_len=min(limit, config.max_positions),
+            row_invariant=True,
+            bytes_per_block=model.block_bytes,
+            flags=(f"threads={self._num_threads}",),
+        )
+
+
+def usable_cores() -> int:
+    """Cores by this process's affinity and its container's quota (cgroup 2), at least one."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return cores
+    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
+
+
+def _shape(config: DecoderConfig) -> Shape:
+    return Shape(
+        num_layers=config.num_layers,
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_size=config.head_size,
+        embedding_size=config.embedding_size,
+        window=config.window or 0,
+        norm_epsilon=config.norm_epsilon,
+    )
+
+
+def _give(model: NativeModel, config: DecoderConfig, weights: DecoderWeights) -> None:
+    """Packs all weights into native memory."""
+    model.set_embedding(weights.embedding.contiguous().data_ptr())
+    model.set_vector(0, VectorName.FREQUENCIES, inverse_frequencies(config.rope, config.head_size).numpy())
+    model.set_vector(0, VectorName.FINAL_NORM, _floats(weights.final_norm))
+    _give_linear(model, 0, LinearName.HEAD, Linear(weights.head, None))
+    for index, layer in enumerate(weights.layers):
+        _give_layer(model, index, layer, config.num_heads)
+
+
+def _give_layer(model: NativeModel, index: int, layer: LayerWeights, num_heads: int) -> None:
+    model.set_vector(index, VectorName.ATTENTION_NORM, _floats(layer.attention_norm))
+    model.set_vector(index, VectorName.MLP_NORM, _floats(layer.mlp_norm))
+    if layer.head_norm is not None:
+        model.set_vector(index, VectorName.QUERY_NORM, _floats(layer.head_norm[0]))
+        model.set_vector(index, VectorName.KEY_NORM, _floats(layer.head_norm[num_heads]))
+    _give_linear(model, index, LinearName.QKV, layer.qkv)
+    _give_linear(model, index, LinearName.ATTENTION_OUT, layer.attention_out)
+    _give_linear(model, index, LinearName.GATE_UP, layer.gate_up)
+    _give_linear(model, index, LinearName.DOWN, layer.down)
+
+
+def _give_linear(model: NativeModel, layer: int, name: LinearName, linear: Linear) -> None:
+    weight = linear.weight.contiguous()
+    out_size, in_size = weight.shape
+    bias = None if linear.bias is None else _floats(linear.bias)
+    model.set_linear_bf16(layer, name, (out_size, in_size), weight.data_ptr(), bias)
+
+
+def _floats(values: torch.Tensor) -> Floats:
+    floats: Floats = values.float().contiguous().numpy()
+    return floats
+
+
+def _judge(row: Row, drawn: RowOutput | None, is_usable: bool) -> RowOutput:
+    if drawn is None or not is_usable:
+        return RowOutput(sequence_id=row.sequence_id, ids=(), logprobs=None, is_usable=is_usable)
+    return drawn

@@ -1,0 +1,1 @@
+"""The native CPU step: C++ sources, their build, and the library as Python sees it."""

@@ -1,0 +1,118 @@
+// The C interface that ctypes calls. Nothing throws across it: a call that failed gives null or -1, and
+// pagemesh_last_error says why.
+#include <cstring>
+#include <exception>
+#include <string>
+
+#include "step.hpp"
+
+using namespace pagemesh;
+
+namespace {
+
+thread_local std::string last_error;
+
+template <class Call>
+int guard(Call call) {
+  try {
+    call();
+    return 0;
+  } catch (const std::exception& error) {
+    last_error = error.what();
+    return -1;
+  }
+}
+
+std::vector<float> padded(const float* values, int64_t size, int64_t padded_size) {
+  std::vector<float> copy(padded_size, 0.0f);
+  std::copy_n(values, size, copy.begin());
+  return copy;
+}
+
+}  // namespace
+
+extern "C" {
+
+enum LinearName : int32_t { kQkv = 0, kAttentionOut = 1, kGateUp = 2, kDown = 3, kHead = 4 };
+enum VectorName : int32_t { kAttentionNorm = 0, kMlpNorm = 1, kQueryNorm = 2, kKeyNorm = 3, kFinalNorm = 4, kFrequencies = 5 };
+
+const char* pagemesh_last_error() { return last_error.c_str(); }
+
+int32_t pagemesh_best_path() { return static_cast<int32_t>(best_kernel_path()); }
+
+Model* pagemesh_create(const Shape* shape, int32_t path, int32_t num_threads) {
+  Model* model = nullptr;
+  guard([&] {
+    if (!is_usable(static_cast<KernelPath>(path))) throw std::invalid_argument("this kernel path is not usable here");
+    model = new Model(*shape, static_cast<KernelPath>(path), num_threads);
+  });
+  return model;
+}
+
+void pagemesh_destroy(Model* model) { delete model; }
+
+// [embedding_size][hidden_size] bf16, copied.
+int32_t pagemesh_set_embedding(Model* model, const uint16_t* rows) {
+  return guard([&] {
+    const size_t num_bytes = model->shape().embedding_size * model->shape().hidden_size * 2;
+    model->weights.embedding = Buffer(num_bytes + 64);
+    std::memcpy(model->weights.embedding.as<char>(), rows, num_bytes);
+  });
+}
+
+int32_t pagemesh_set_vector(Model* model, int64_t layer, int32_t name, const float* values) {
+  return guard([&] {
+    const Shape& shape = model->shape();
+    switch (name) {
+      case kAttentionNorm:
+        model->weights.layers.at(layer).attention_norm = padded(values, shape.hidden_size, shape.hidden_stride());
+        break;
+      case kMlpNorm:
+        model->weights.layers.at(layer).mlp_norm = padded(values, shape.hidden_size, shape.hidden_stride());
+        break;
+      case kQueryNorm: model->weights.layers.at(layer).query_norm = padded(values, shape.head_size, shape.head_size); break;
+      case kKeyNorm: model->weights.layers.at(layer).key_norm = padded(values, shape.head_size, shape.head_size); break;
+      case kFinalNorm: model->weights.final_norm = padded(values, shape.hidden_size, shape.hidden_stride()); break;
+      case kFrequencies: model->weights.frequencies = padded(values, shape.head_size / 2, shape.head_size / 2); break;
+      default: throw std::invalid_argument("no such vector");
+    }
+  });
+}
+
+// Takes the place of a layer's linear, packed.
+static void place_linear(Model* model, int64_t layer, int32_t name, Linear linear) {
+  switch (name) {
+    case kQkv: model->weights.layers.at(layer).qkv = std::move(linear); break;
+    case kAttentionOut: model->weights.layers.at(layer).attention_out = std::move(linear); break;
+    case kGateUp: model->weights.layers.at(layer).gate_up = std::move(linear); break;
+    case kDown: model->weights.layers.at(layer).down = std::move(linear); break;
+    case kHead: model->weights.head = std::move(linear); break;
+    default: throw std::invalid_argument("no such linear");
+  }
+}
+
+// `weight` is [out_size][in_size] bf16, `bias` [out_size] fp32 or null; both are copied.
+int32_t pagemesh_set_linear_bf16(Model* model, int64_t layer, int32_t name, int64_t out_size, int64_t in_size,
+                                 const uint16_t* weight, const float* bias) {
+  return guard([&] {
+    const ColumnOrder order = name == kGateUp ? ColumnOrder::gate_up : ColumnOrder::plain;
+    place_linear(model, layer, name, pack_bf16(order, out_size, in_size, weight, bias));
+  });
+}
+
+int32_t pagemesh_allocate(Model* model, int64_t num_blocks) {
+  return guard([&] { model->allocate(num_blocks); });
+}
+
+void pagemesh_poison(Model* model, const int32_t* blocks, int64_t count) {
+  for (int64_t index = 0; index < count; ++index) model->poison(blocks[index]);
+}
+
+int64_t pagemesh_block_bytes(const Model* model) { return model->cache().block_bytes(); }
+int64_t pagemesh_logits_stride(const Model* model) { return model->logits_stride(); }
+
+int32_t pagemesh_step(Model* model, const Batch* batch) {
+  return guard([&] { model->step(*batch); });
+}
+
+}  // extern "C"

@@ -1,0 +1,77 @@
+// How a linear layer is represented, whatever the format of its weights, and what a format must bring.
+//
+// A format is: a packer (from the layer as torch holds it to panels of 32 output columns), the form of activations
+// that it reads, and per kernel path a panel kernel. The rest of the step does not know formats.
+//
+// Law: the kernel sums each output element in one fixed order along K, whatever the number of rows and whichever
+// rows stand beside it. Never split K between threads.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "activations.hpp"
+#include "buffer.hpp"
+#include "cpu.hpp"
+#include "tiles.hpp"
+
+namespace pagemesh {
+
+enum class Format : int32_t { bf16 = 0, int8 = 1, int4 = 2 };
+
+// Which output columns make a panel. `gate_up`: 16 of the gate and the same 16 of the up projection, so that the
+// product of the two needs nothing from another panel.
+enum class ColumnOrder : int32_t { plain = 0, gate_up = 1 };
+
+// y = x W^T + b.
+struct Linear {
+  Format format = Format::bf16;
+  ColumnOrder order = ColumnOrder::plain;
+  int64_t out_size = 0, in_size = 0;
+  int64_t num_panels = 0, num_k_steps = 0;
+  size_t panel_bytes = 0;
+  Buffer weights;             // [panel][panel_bytes]: read from front to back
+  Buffer scales;              // for formats that have them
+  std::vector<float> bias;    // [panel][32], zeros where there is none
+
+  const char* panel(int64_t index) const { return weights.as<char>() + index * panel_bytes; }
+};
+
+// The row of W [out_size, in_size] behind a panel's column; -1 is padding.
+int64_t source_row(const Linear& linear, int64_t panel, int64_t column);
+
+// One panel for consecutive blocks of 16 rows.
+struct PanelTask {
+  const Linear* linear;
+  const Activations* input;
+  int64_t panel;
+  int64_t first_row_block, num_row_blocks;
+  const char* next;  // where this thread will read next: prefetched towards the end; may be null
+  float* out;        // [num_row_blocks * 16][32]; without the bias
+};
+
+using PanelKernel = void (*)(const PanelTask&);
+
+// Turns rows [16 * row_block, + 16) of fp32 activations into what the panel kernel reads, kept beside them.
+using PrepareKernel = void (*)(const Activations&, int64_t row_block);
+
+struct FormatKernels {
+  ActivationForm form;
+  PanelKernel multiply;
+  PrepareKernel prepare;  // null if activations are used as they were stored
+};
+
+FormatKernels kernels_of(Format format, KernelPath path);
+
+// Packs W [out_size, in_size] given row by row as bf16, and b [out_size] fp32 or null.
+Linear pack_bf16(ColumnOrder order, int64_t out_size, int64_t in_size, const uint16_t* weight, const float* bias);
+
+// Fills what all formats share: sizes, panels, bias.
+Linear outline_linear(Format format, ColumnOrder order, int64_t out_size, int64_t in_size, const float* bias);
+
+// Panel kernels of bf16 weights, one a file.
+void multiply_bf16_amx(const PanelTask& task);
+void multiply_bf16_avx512_bf16(const PanelTask& task);
+void multiply_bf16_avx512(const PanelTask& task);
+
+}  // namespace pagemesh
