@@ -27,6 +27,8 @@ EXIT_FORCED = 1
 STOP_GRACE_S = 1.0
 """After on_drain the work is done: only the transport's last bytes and endless watches are left."""
 
+GRPC_LOGGER = "grpc._cython.cygrpc"
+
 AddServicer = Callable[[Any, grpc.aio.Server], None]
 OnDrain = Callable[[], Awaitable[None]]
 
@@ -61,6 +63,7 @@ class Server:
 
     async def start(self) -> None:
         """Binds and answers; health says NOT_SERVING until the checks hold. Raises BindError."""
+        logging.getLogger(GRPC_LOGGER).addFilter(_is_fault)
         server = grpc.aio.server(interceptors=[Guard()], options=server_options(self._settings))
         names = [name for _, _, name in self._servicers]
         for add_servicer, servicer, _ in self._servicers:
@@ -145,6 +148,13 @@ class Server:
             return server.add_insecure_port(address)
         credentials = grpc.ssl_server_credentials([(key.read_bytes(), cert.read_bytes())])
         return server.add_secure_port(address, credentials)
+
+
+def _is_fault(record: logging.LogRecord) -> bool:
+    """False for what gRPC logs with a traceback when a call's deadline passes just as its last message or
+    status is written: the write fails before the library knows that the caller is gone.
+    """
+    return not record.getMessage().startswith("ExecuteBatchError raised in core")
 
 
 def server_options(settings: ServiceSettings) -> Options:

@@ -11,6 +11,8 @@ GAUGES = {
 SPARE_TASKS = 4
 """For each engine a peer keeps so many tasks from the first request on: its stream to it is opened then."""
 TROUBLE = ("Traceback (most recent call last)", "Task was destroyed", "was never retrieved")
+NUM_LINES_SHOWN = 40
+"""From a line of trouble on."""
 
 
 class Baseline:
@@ -32,7 +34,8 @@ class Baseline:
             raise
         assert {name: self._mesh.pid(name) for name in self._mesh.names} == self._pids
         assert all(self._mesh.is_running(name) for name in self._mesh.names)
-        assert not self.trouble()
+        trouble = self.trouble()
+        assert not trouble, "\n".join(trouble)
 
     def held(self) -> dict[str, float]:
         """Everything that is not at rest."""
@@ -56,10 +59,11 @@ class Baseline:
         return self._mesh.metrics(name).value("pagemesh_process_tasks")
 
     def trouble(self) -> list[str]:
-        """Lines of a log that no request may cause."""
-        return [
-            f"{name}: {line}"
-            for name, seen in self._num_lines.items()
-            for line in self._mesh.logs(name)[seen:]
-            if any(word in line for word in TROUBLE)
-        ]
+        """What no request may cause: lines of a log, each with those that follow it."""
+        found = []
+        for name, seen in self._num_lines.items():
+            lines = self._mesh.logs(name)[seen:]
+            for number, line in enumerate(lines):
+                if any(word in line for word in TROUBLE):
+                    found += [f"{name}: {text}" for text in lines[number : number + NUM_LINES_SHOWN]]
+        return found

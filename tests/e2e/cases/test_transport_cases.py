@@ -309,7 +309,7 @@ async def test_pings_of_idle_and_of_silent_connections_are_welcome(
         assert idle.get_state() is grpc.ChannelConnectivity.READY
         after = {hop: (proxy.num_connections, goaways(proxy)) for hop, proxy in proxies.items()}
         assert after == before | {"client to gateway": (2, 0)}
-    assert gate.from_client.frames[Kind.PING] > prefill_s, "both channels pinged every second"
+    assert gate.from_client.frames[Kind.PING] > prefill_s / 2, "nobody pinged"
     assert gate.from_server.frames[Kind.PING] > prefill_s
     assert tokenizer_hop.from_client.frames[Kind.PING] - num_pings > prefill_s / 2
 
