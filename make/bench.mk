@@ -1,6 +1,6 @@
 # Benchmarks that print ratios; none is a test.
 
-.PHONY: bench-encode-hop bench-tokenizer bench-session bench-scheduler bench-gateway
+.PHONY: bench-encode-hop bench-tokenizer bench-session bench-scheduler bench-mesh
 
 bench-tokenizer: model ## 1 KiB encoded warm; a new turn behind 16,000 tokens against the whole
 	$(RUN) -m bench.tokenizer_encode
@@ -14,5 +14,8 @@ bench-session: model ## Second turn's time to first token against BYPASS, 250 to
 bench-scheduler: setup ## One placement decision with 10,000 queued and 1, 10, 100 engines
 	$(RUN) -m bench.scheduler_decision
 
-bench-gateway: model ## CPU time of the gateway per streamed token
-	$(RUN) -m bench.gateway_cpu
+bench-mesh: model ## CPU time per token of the processes beside compute, and the time to first token they add
+	$(RUN) -m bench.mesh_cost
+
+quality: model ## Every option against fp32: top-1, KL, first divergence, worst tokens; fails where a gate is missed
+	$(RUN) -m bench.quality

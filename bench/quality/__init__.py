@@ -1,0 +1,1 @@
+"""What `make quality` scores, how, and when it refuses."""

@@ -1,0 +1,117 @@
+"""Scores options against transformers in fp32: `python -m bench.quality [--options "torch bfloat16,..."]`.
+
+Answers are forced token by token over length groups and kinds: top-1 agreement, KL(fp32 || option), first
+greedy divergence, the ten worst tokens. Exit code 1 if an option misses its gate.
+"""
+
+import argparse
+import gc
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from bench.quality import report
+from bench.quality.forced import greedy_answers, num_blocks_for, score_forced
+from bench.quality.gates import GATES, missed
+from bench.quality.options import OPTIONS, make_option
+from bench.quality.reference import Judgement, Reference
+from bench.quality.result import OptionResult, judge_option
+from bench.quality.score import first_divergence
+from bench.quality.windows import Window, read_windows
+from services.contract.model_folder import open_model_folder, resolve_model
+from tests.support.executor_driver import ExecutorDriver
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    told = _parse(arguments)
+    folder = open_model_folder(resolve_model(told.model))
+    windows = read_windows(folder.path, told.answer_tokens)[:: told.every]
+    reference = Reference(folder.path, folder.vocab_size)
+    judgements = [reference.judge(window, told.greedy_tokens) for window in windows]
+    del reference
+    gc.collect()
+    results = [
+        score_option(
+            name,
+            model=told.model,
+            num_threads=told.threads,
+            windows=windows,
+            judgements=judgements,
+            num_greedy_tokens=told.greedy_tokens,
+        )
+        for name in told.options
+    ]
+    _print(results, folder.path, told.json)
+    return _judge(results)
+
+
+def score_option(
+    name: str,
+    *,
+    model: str,
+    num_threads: int,
+    windows: Sequence[Window],
+    judgements: Sequence[Judgement],
+    num_greedy_tokens: int,
+) -> OptionResult:
+    """Loads, scores and unloads one option."""
+    executor = make_option(name, model, num_threads)
+    executor.load()
+    driver = ExecutorDriver(executor, num_blocks_for(windows, num_greedy_tokens))
+    scores = score_forced(executor, driver, windows, judgements)
+    answers = greedy_answers(driver, windows, num_greedy_tokens)
+    executor.unload()
+    divergences = [
+        first_divergence(judgement.greedy_ids, answer)
+        for judgement, answer in zip(judgements, answers, strict=True)
+    ]
+    return judge_option(name, windows, scores, divergences, num_greedy_tokens)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="smollm2", help="as the engine takes it (default smollm2)")
+    parser.add_argument(
+        "--options", type=_names, default=list(OPTIONS), help=f"of {', '.join(OPTIONS)} (default all)"
+    )
+    parser.add_argument("--answer-tokens", type=int, default=80, help="forced ids a window at most")
+    parser.add_argument("--greedy-tokens", type=int, default=64, help="greedy ids a window")
+    parser.add_argument("--every", type=int, default=1, help="take every nth window only")
+    parser.add_argument("--threads", type=int, default=2, help="compute threads (default 2)")
+    parser.add_argument("--json", action="store_true", help="print figures as JSON lines")
+    return parser.parse_args(arguments)
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    unknown = [name for name in names if name not in OPTIONS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)} unknown; there are {', '.join(OPTIONS)}")
+    return names
+
+
+def _print(results: Sequence[OptionResult], folder: Path, is_json: bool) -> None:
+    if is_json:
+        for result in results:
+            print(json.dumps(report.as_json(result)))
+        return
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    print("\n".join(report.table(results)))
+    for result in results:
+        print("\n" + "\n".join(report.worst_tokens(result, tokenizer)))
+
+
+def _judge(results: Sequence[OptionResult]) -> int:
+    failures = [f"{result.name}: {line}" for result in results for line in missed(result, GATES[result.name])]
+    for line in failures:
+        print(f"gate missed: {line}", file=sys.stderr)
+    if not failures:
+        print(f"gates held: {', '.join(result.name for result in results)}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
