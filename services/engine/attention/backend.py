@@ -9,14 +9,18 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend computes. An empty set of head sizes means any."""
+    """One row of the table in docs/gpu.md. An empty set means any."""
 
     devices: frozenset[str]
+    archs: frozenset[int]
+    """CUDA compute capabilities, 90 for 9.0; a generation's minors are listed one by one."""
     block_sizes: frozenset[int]
+    """Kernel blocks: positions that lie together in the pool."""
     head_sizes: frozenset[int]
     kv_dtypes: frozenset[torch.dtype]
     has_window: bool
     is_row_invariant: bool
+    """If the shape asks for it, a row's bits depend neither on its neighbours nor on how it was cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,8 @@ class AttentionShape:
     window: int | None
     dtype: torch.dtype
     device: torch.device
+    is_invariant: bool = False
+    """One kernel for every row, where the backend has the choice."""
 
     @property
     def bytes_per_block(self) -> int:
@@ -53,8 +59,16 @@ class AttentionBackend(Protocol):
     """Owns the KV pool. `plan` comes once a step, then `attend` once per layer."""
 
     capabilities: ClassVar[Capabilities]
+    kernel: ClassVar[str]
+    """What computes, for the fingerprint: name and generation or version of the library."""
+    trace_names: ClassVar[tuple[str, ...]]
+    """A profiler's trace of a step shows an operator or kernel whose name holds one of these."""
 
     def __init__(self, shape: AttentionShape) -> None: ...
+
+    @classmethod
+    def missing(cls) -> str | None:
+        """Why it cannot run here whatever is asked of it, in a few words; None if it can."""
 
     def allocate(self, num_blocks: int) -> None:
         """Allocates blocks 0..num_blocks-1."""

@@ -44,12 +44,15 @@ class ReferenceAttention:
 
     capabilities: ClassVar[Capabilities] = Capabilities(
         devices=frozenset({"cpu", "cuda"}),
+        archs=frozenset(),
         block_sizes=frozenset({8, 16, 32, 64, 128, 256}),
         head_sizes=frozenset(),
-        kv_dtypes=frozenset({torch.float32, torch.bfloat16}),
+        kv_dtypes=frozenset({torch.float32, torch.bfloat16, torch.float16}),
         has_window=True,
         is_row_invariant=False,
     )
+    kernel: ClassVar[str] = f"torch {torch.__version__} scaled_dot_product_attention"
+    trace_names: ClassVar[tuple[str, ...]] = ("scaled_dot_product_attention",)
 
     def __init__(self, shape: AttentionShape) -> None:
         self._shape = shape
@@ -57,6 +60,10 @@ class ReferenceAttention:
         self._workspaces: list[torch.Tensor] = [torch.empty(0), torch.empty(0)]
         self._slots = torch.empty(0)
         self._groups: list[_Group] = []
+
+    @classmethod
+    def missing(cls) -> str | None:
+        return None
 
     def allocate(self, num_blocks: int) -> None:
         s = self._shape

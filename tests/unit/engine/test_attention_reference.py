@@ -92,10 +92,10 @@ def test_a_block_table_longer_than_needed_is_not_read() -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("magic", {}, "attention backend 'magic' is unknown; there are reference"),
-        ("reference", {"block_size": 10}, "does not support blocks of 10"),
-        ("reference", {"dtype": torch.float16}, "does not support KV of torch.float16"),
-        ("reference", {"device": torch.device("meta")}, "does not support device meta"),
+        ("magic", {}, "attention backend 'magic' is unknown; there are auto, reference, flash, triton"),
+        ("reference", {"block_size": 10}, "cannot run here: no blocks of 10"),
+        ("reference", {"dtype": torch.float64}, "cannot run here: no KV of torch.float64"),
+        ("reference", {"device": torch.device("meta")}, "cannot run here: no device meta"),
     ],
 )
 def test_what_a_backend_cannot_do_is_said(name: str, changes: dict[str, object], message: str) -> None:

@@ -1,0 +1,156 @@
+"""Compiles every Triton kernel ahead of time for sm_80 and sm_90, without a GPU, and tells what came out.
+
+    python -m bench.gpu_kernels --write docs/gpu.md
+
+Registers and stack come from cuobjdump, which the triton wheel holds. A spill shows as stack.
+"""
+
+import argparse
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from services.engine.kernels.attention import attend_kernel, decode_join_kernel, decode_part_kernel
+
+ARCHS = (80, 90)
+SHARED_LIMITS = {80: 166_912, 90: 232_448}
+"""Bytes of shared memory that a block may take."""
+BEGIN, END = "<!-- kernels: begin -->", "<!-- kernels: end -->"
+TYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel with the constants of one model shape."""
+
+    name: str
+    function: Any
+    types: Mapping[str, str]
+    """Of the arguments that are no constants."""
+    constants: Mapping[str, int]
+    num_warps: int = 4
+    num_stages: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What the compiler made of it."""
+
+    kernel: Kernel
+    arch: int
+    num_registers: int
+    stack_bytes: int
+    shared_bytes: int
+    has_wgmma: bool
+
+
+def attention_kernels() -> Iterator[Kernel]:
+    """Head sizes with the groups of models that have them: SmolLM2, Qwen2-7B, Phi-2-like and Phi-3-like."""
+    for dtype in TYPES:
+        for head, heads, kv_heads in ((64, 9, 3), (128, 28, 4), (80, 32, 32), (96, 32, 32)):
+            yield from _attention(dtype, head, heads, kv_heads, 0)
+        yield from _attention(dtype, 128, 32, 8, 4096)
+
+
+def _attention(dtype: str, head: int, heads: int, kv_heads: int, window: int) -> Iterator[Kernel]:
+    group = heads // kv_heads
+    pad = triton.next_power_of_2(group)
+    name = f"{TYPES[dtype]} head {head}, {heads}/{kv_heads} heads" + (", window" if window else "")
+    shared = {"HEADS": heads, "WINDOW": window, "HEAD": head, "HEAD_PAD": triton.next_power_of_2(head)}
+    reads = {"GROUP": group, "BLOCK": 16, "TILE_N": 64}
+    half, ints, wide = f"*{TYPES[dtype]}", "*i32", "*fp32"
+    pool = {"query_ptr": half, "key_ptr": half, "value_ptr": half, "table_ptr": ints}
+    strides = {"scale": "fp32", "query_stride": "i32", "pool_stride": "i32", "table_stride": "i32"}
+    tiles = {"query_start_ptr": ints, "end_ptr": ints, "tile_row_ptr": ints, "tile_first_ptr": ints}
+    yield Kernel(
+        f"attend, {name}",
+        attend_kernel,
+        {"out_ptr": half, **pool, **tiles, **strides},
+        {**shared, **reads, "GROUP_PAD": pad, "TILE_M": max(64, pad)},
+    )
+    parts = {"part_ptr": wide, "part_top_ptr": wide, "part_weight_ptr": wide}
+    yield Kernel(
+        f"decode part, {name}",
+        decode_part_kernel,
+        {**parts, **pool, "end_ptr": ints, **strides, "max_parts": "i32"},
+        {**shared, **reads, "PART": 256, "STRIDE": 16, "TILE_M": max(16, pad)},
+    )
+    yield Kernel(
+        f"decode join, {name}",
+        decode_join_kernel,
+        {"out_ptr": half, **parts, "end_ptr": ints, "max_parts": "i32"},
+        {**shared, "PART": 256},
+        num_warps=1,
+    )
+
+
+def compile_kernel(kernel: Kernel, arch: int) -> Compiled:
+    """Runs the whole compiler, ptxas included."""
+    names = kernel.function.arg_names
+    signature = {name: kernel.types.get(name, "constexpr") for name in names}
+    # What the launcher finds out by itself: pointers and the pool's strides are multiples of 16.
+    divisible = [["tt.divisibility", 16]]
+    is_aligned = [name.endswith(("_ptr", "query_stride", "pool_stride")) for name in names]
+    attributes = {(place,): divisible for place, ok in enumerate(is_aligned) if ok}
+    source = ASTSource(kernel.function, signature, dict(kernel.constants), attributes)
+    options = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
+    made = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+    registers, stack = _resources(made.asm["cubin"])
+    has_wgmma = "wgmma.mma_async" in made.asm["ptx"]
+    return Compiled(kernel, arch, registers, stack, made.metadata.shared, has_wgmma)
+
+
+def _resources(cubin: bytes) -> tuple[int, int]:
+    """Registers and stack bytes of a thread."""
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        run = subprocess.run([tool, "-res-usage", file.name], check=True, capture_output=True, text=True)
+    found = re.search(r"REG:(\d+) STACK:(\d+)", run.stdout)
+    assert found is not None, run.stdout
+    return int(found[1]), int(found[2])
+
+
+def table(compiled: list[Compiled]) -> str:
+    """As Markdown."""
+    lines = [
+        "| kernel | arch | registers | stack bytes (spills) | shared memory KiB | wgmma |",
+        "|---|---|---|---|---|---|",
+    ]
+    for one in compiled:
+        shared, wgmma = f"{one.shared_bytes / 1024:.1f}", "yes" if one.has_wgmma else "–"
+        numbers = f"{one.num_registers} | {one.stack_bytes} | {shared} | {wgmma}"
+        lines.append(f"| {one.kernel.name} | sm_{one.arch} | {numbers} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", type=Path, help="Markdown file whose table of kernels is written anew")
+    parser.add_argument("--only", default="", help="Kernels whose name holds this")
+    options = parser.parse_args()
+    kernels = [kernel for kernel in attention_kernels() if options.only in kernel.name]
+    compiled = [compile_kernel(kernel, arch) for kernel in kernels for arch in ARCHS]
+    made = f"triton {triton.__version__}, {len(compiled)} kernels\n\n{table(compiled)}\n"
+    print(made)
+    if options.write is not None:
+        text = options.write.read_text()
+        head, _, rest = text.partition(BEGIN)
+        _, _, tail = rest.partition(END)
+        options.write.write_text(f"{head}{BEGIN}\n{made}{END}{tail}")
+    too_big = [one.kernel.name for one in compiled if one.shared_bytes > SHARED_LIMITS[one.arch]]
+    if too_big:
+        raise SystemExit(f"more shared memory than there is: {'; '.join(too_big)}")
+
+
+if __name__ == "__main__":
+    main()
