@@ -1,0 +1,1 @@
+"""pagemesh beside its peers on one machine: `make compare`."""

@@ -1,0 +1,1 @@
+"""What the KV cache is worth and what it costs: `make kv`."""

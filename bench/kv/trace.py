@@ -1,0 +1,40 @@
+"""The requests that both allocators of `utilization` get: lengths as a mesh meets them. Pure."""
+
+import math
+import random
+from dataclasses import dataclass
+
+PROMPT_BINS = ((1, 64, 0.6), (65, 256, 0.3), (257, 1024, 0.1))
+"""Shortest, longest, share; even within a bin."""
+MEAN_OUTPUT = 120
+MAX_OUTPUT = 512
+"""What every request asks for; few need it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedRequest:
+    """One request; how long its answer is, is known to the trace only."""
+
+    num_prompt: int
+    num_output: int
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_prompt + self.num_output
+
+
+def make_trace(num_requests: int, seed: int = 0) -> list[TracedRequest]:
+    """Prompts by the bins, geometric answers."""
+    dice = random.Random(seed)
+    return [TracedRequest(_prompt_length(dice), _output_length(dice)) for _ in range(num_requests)]
+
+
+def _prompt_length(dice: random.Random) -> int:
+    weights = [share for _, _, share in PROMPT_BINS]
+    shortest, longest, _ = dice.choices(PROMPT_BINS, weights)[0]
+    return dice.randint(shortest, longest)
+
+
+def _output_length(dice: random.Random) -> int:
+    drawn = 1 + int(math.log(1 - dice.random()) / math.log(1 - 1 / MEAN_OUTPUT))
+    return min(drawn, MAX_OUTPUT)
