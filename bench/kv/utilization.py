@@ -12,7 +12,7 @@ from typing import Protocol
 from bench.generated import table
 from bench.kv.contiguous import ContiguousEngine, Reserve
 from bench.kv.trace import MAX_OUTPUT, TracedRequest, make_trace
-from services.engine.core.admission import Admission, Attempt, Identity
+from services.engine.core.admission import Admission, Attempt, CachePolicy, Identity
 from services.engine.core.limits import Limits
 from services.engine.core.running_set import Plan, RunningSet
 from services.engine.core.sequence import Sequence as EngineSequence
@@ -63,7 +63,9 @@ class Utilization:
 class PagedEngine:
     """The running set with a made-up executor: every sequence ends where the trace says."""
 
-    def __init__(self, trace: Sequence[TracedRequest], block_size: int) -> None:
+    def __init__(
+        self, trace: Sequence[TracedRequest], block_size: int, policy: CachePolicy = CachePolicy.USE
+    ) -> None:
         num_blocks = 1 + NUM_SLOTS // block_size
         limits = Limits(
             num_blocks, block_size, max_sequences=1024, max_batch_tokens=2048, chunk_tokens=CHUNK,
@@ -71,6 +73,7 @@ class PagedEngine:
         )  # fmt: skip
         self.running_set = RunningSet(limits, revision="trace", boot_id="trace")
         self._block_size = block_size
+        self._policy = policy
         self._waiting = deque(enumerate(trace))
         self._trace = trace
         self._now_us = 1
@@ -106,7 +109,7 @@ class PagedEngine:
             if -(-request.num_prompt // self._block_size) > self.running_set.num_room_blocks:
                 return
             self._waiting.popleft()
-            self.running_set.admit(_admission(number, request), self._now_us)
+            self.running_set.admit(_admission(number, request, self._policy), self._now_us)
 
     def _result(self, plan: Plan) -> StepResult:
         rows = ((planned.sequence, planned.row) for planned in plan.rows)
@@ -121,7 +124,7 @@ class PagedEngine:
         return STOP_ID if sequence.num_output + 1 >= target else OTHER_ID
 
 
-def _admission(number: int, request: TracedRequest) -> Admission:
+def _admission(number: int, request: TracedRequest, policy: CachePolicy) -> Admission:
     first = 10 + number  # no two prompts share a block
     return Admission(
         stream_id=1,
@@ -132,6 +135,7 @@ def _admission(number: int, request: TracedRequest) -> Admission:
         num_prompt_tokens=request.num_prompt,
         max_output_tokens=MAX_OUTPUT,
         sampling=SamplingSpec(stop_ids=frozenset({STOP_ID})),
+        cache_policy=policy,
     )
 
 
