@@ -5,13 +5,18 @@ After a step that raised, the steps that were already queued behind it do not ru
 
 import asyncio
 import logging
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from services.engine.core.running_set import Plan
 from services.engine.step import Executor, ExecutorSpec, Row, SamplingSpec, SequenceSpec, StepResult
 
 PROBE_SEQUENCE_ID = 0
 """Sequences of the running set count from 1."""
+
+COMPUTE_THREAD = "compute"
+"""What the system calls it, so that its CPU time can be told from the rest of the process."""
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +39,7 @@ class StepRunner:
     def __init__(self, executor: Executor, is_poisoning: bool = False) -> None:
         self._executor = executor
         self._is_poisoning = is_poisoning
-        self._thread = ThreadPoolExecutor(1, "compute")
+        self._thread = ThreadPoolExecutor(1, COMPUTE_THREAD, initializer=_name_thread)
         self._known: set[int] = set()
         self._has_failed = False
         self._probe_block = 0
@@ -113,3 +118,7 @@ class StepRunner:
             raise DeadExecutorError(f"the executor runs nothing: {type(error).__name__}") from error
         if not result.outputs[0].is_usable:
             raise DeadExecutorError("the model's logits are not finite")
+
+
+def _name_thread() -> None:
+    Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(COMPUTE_THREAD)

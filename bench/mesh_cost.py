@@ -1,0 +1,248 @@
+"""What the mesh costs beside its engine: `python -m bench.mesh_cost [--streams 32] [--json]`.
+
+CPU time per token of gateway, scheduler and the engine's threads other than the compute thread, in real
+processes with the scripted executor in a realistic rhythm; and the time to first token that the mesh adds at
+one stream. Both beside the same executor and loop driven in process. CPU times are the threads' own, so a
+loaded machine changes them less than the clock's.
+"""
+
+import argparse
+import asyncio
+import itertools
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+import grpc
+
+from pagemesh.v1 import gateway_pb2, gateway_pb2_grpc
+from services.engine.core.admission import Admission, Attempt, Identity
+from services.engine.core.limits import Limits
+from services.engine.core.outcome import StreamNews
+from services.engine.core.running_set import RunningSet
+from services.engine.executors.scripted import ScriptedExecutor
+from services.engine.loop import EngineLoop
+from services.engine.run_words import StepTimes
+from services.engine.step import SamplingSpec
+from services.engine.step_runner import COMPUTE_THREAD, StepRunner
+from tests.support.mesh import Mesh
+
+SHORT, LONG = 64, 400
+"""Output tokens: short streams carry what a request costs, long ones show the tokens alone."""
+PROMPT_TOKENS = 100
+TEXT = "Write two sentences about the sea at night, the moon and a small boat that is far from its harbour."
+COMPUTE = "engine compute thread"
+
+Stub: TypeAlias = "gateway_pb2_grpc.GatewayServiceAsyncStub"
+Row = dict[str, float]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--streams", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--step-ms", type=float, default=20.0, help="what a step takes")
+    parser.add_argument("--firsts", type=int, default=100, help="first tokens that are timed, each way")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    arguments = parser.parse_args()
+    result = asyncio.run(measure(arguments.streams, arguments.rounds, arguments.step_ms, arguments.firsts))
+    if arguments.json:
+        print(json.dumps(result))
+        return
+    for key, value in result.items():
+        print(f"{key:>40} {value:10.2f}")
+
+
+async def measure(num_streams: int, num_rounds: int, step_ms: float, num_firsts: int) -> Row:
+    """Medians over rounds, after a first that only warms up."""
+    output_ids = [1000 + 7 * i % 20_000 for i in range(LONG)]
+    script = {"scripts": [{"output_ids": output_ids, "step_ms": step_ms}]}
+    async with (
+        Mesh(engines=1, script=script, settings={"engine": {"max_sequences": num_streams}}) as mesh,
+        grpc.aio.insecure_channel(mesh.gateways[0]) as channel,
+        engine_in_process(script, num_streams) as engine,
+    ):
+        stub = gateway_pb2_grpc.GatewayServiceStub(channel)
+        rows = [
+            {**await one_round(mesh, stub, num_streams), **await engine_round(engine, num_streams)}
+            for _ in range(num_rounds + 1)
+        ][1:]
+        result = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
+        return result | await first_tokens(stub, engine, num_firsts)
+
+
+async def one_round(mesh: Mesh, stub: "Stub", num_streams: int) -> Row:
+    """CPU microseconds per token of each part, at both lengths."""
+    costs: Row = {}
+    for num_tokens, num_requests in ((SHORT, LONG // SHORT), (LONG, 1)):
+        before = cpu_times_us(mesh)
+        streams = [_streams(stub, number, num_tokens, num_requests) for number in range(num_streams)]
+        await asyncio.gather(*streams)
+        num_streamed = num_streams * num_tokens * num_requests
+        spent = {name: (us - before[name]) / num_streamed for name, us in cpu_times_us(mesh).items()}
+        costs |= {f"{name}, us/token at {num_tokens} tokens": us for name, us in spent.items()}
+        costs[f"mesh, us/token at {num_tokens} tokens"] = sum(spent.values()) - spent[COMPUTE]
+    return costs
+
+
+async def engine_round(engine: "InProcess", num_streams: int) -> Row:
+    """CPU microseconds per token of the engine's loop without gRPC, in this thread."""
+    before_s = time.thread_time()
+    await asyncio.gather(*(engine.run(number, LONG) for number in range(num_streams)))
+    us_per_token = (time.thread_time() - before_s) / (num_streams * LONG) * 1e6
+    return {f"engine loop in process, us/token at {LONG} tokens": us_per_token}
+
+
+async def _streams(stub: "Stub", number: int, num_tokens: int, num_requests: int) -> None:
+    """One caller's requests, one after the other, each to its end."""
+    for _ in range(num_requests):
+        num_ids = 0
+        async for event in stub.Generate(_request(number, num_tokens), timeout=120):
+            num_ids += len(event.token.ids)
+        assert num_ids == num_tokens, num_ids
+
+
+def cpu_times_us(mesh: Mesh) -> Row:
+    """So far."""
+    engine = thread_times_us(mesh.pid("engine-0"))
+    compute = sum(us for name, us in engine if name == COMPUTE_THREAD)
+    return {
+        "gateway": sum(us for _, us in thread_times_us(mesh.pid("gateway-0"))),
+        "scheduler": sum(us for _, us in thread_times_us(mesh.pid("scheduler-0"))),
+        "engine without compute": sum(us for _, us in engine) - compute,
+        COMPUTE: compute,
+    }
+
+
+def thread_times_us(pid: int) -> list[tuple[str, float]]:
+    """Name and CPU time of every thread of a process."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [
+        ((task / "comm").read_text().strip(), int((task / "schedstat").read_text().split()[0]) / 1000)
+        for task in tasks
+    ]
+
+
+async def first_tokens(stub: "Stub", engine: "InProcess", num: int) -> Row:
+    """Milliseconds to the first token at one stream, the ways taking turns."""
+    ways: dict[str, Callable[[], Awaitable[float]]] = {
+        "in process": lambda: engine.run(0, 1),
+        "mesh, ids": lambda: _first_over_mesh(stub, _request(0, 1)),
+        "mesh, text": lambda: _first_over_mesh(stub, _text_request()),
+    }
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(num + 5):
+        for name, first in ways.items():
+            times[name].append(await first() * 1e3)
+            await asyncio.sleep(0.01)
+    medians = {name: statistics.median(values[5:]) for name, values in times.items()}
+    added = {name: ms - medians["in process"] for name, ms in medians.items() if name != "in process"}
+    return {f"TTFT ms, {name}": ms for name, ms in medians.items()} | {
+        f"TTFT ms added by the {name}": ms for name, ms in added.items()
+    }
+
+
+async def _first_over_mesh(stub: "Stub", request: gateway_pb2.GenerateRequest) -> float:
+    begin_s = time.perf_counter()
+    first_s = 0.0
+    async for event in stub.Generate(request, timeout=120):
+        if event.HasField("token") and not first_s:
+            first_s = time.perf_counter()
+    return first_s - begin_s
+
+
+class InProcess:
+    """The engine's loop and compute thread without gRPC."""
+
+    def __init__(self, runner: StepRunner, limits: Limits) -> None:
+        self._set = RunningSet(limits, "revision", "boot")
+        self.loop = EngineLoop(
+            self._set, runner, lag=0, clock=_now_us, tell=self._tell, note_step=lambda plan, result: None
+        )
+        self._handles = itertools.count(1)
+        self._first: dict[int, float] = {}
+        self._ended: dict[int, asyncio.Future[None]] = {}
+
+    async def run(self, number: int, num_tokens: int) -> float:
+        """One sequence to its end; seconds to its first token."""
+        handle = next(self._handles)
+        self._ended[handle] = asyncio.get_running_loop().create_future()
+        begin_s = time.perf_counter()
+        self._set.admit(_admission(handle, _prompt(number), num_tokens), _now_us())
+        self.loop.wake()
+        await self._ended[handle]
+        return self._first.pop(handle) - begin_s
+
+    def _tell(self, news: dict[int, StreamNews], times: StepTimes) -> None:
+        for stream in news.values():
+            for row in stream.new_ids:
+                if row.first_output_index == 0:
+                    self._first[row.handle] = time.perf_counter()
+            for ended in stream.ended:
+                self._ended.pop(ended.handle).set_result(None)
+
+
+@asynccontextmanager
+async def engine_in_process(script: object, num_streams: int) -> AsyncIterator[InProcess]:
+    """An engine that runs in this process."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "script.json"
+        path.write_text(json.dumps(script))
+        runner = StepRunner(ScriptedExecutor(path))
+        spec = await runner.load()
+        limits = Limits(
+            num_blocks=8192,
+            max_sequences=num_streams,
+            max_model_len=spec.max_model_len,
+            vocab_size=spec.vocab_size,
+        )
+        await runner.allocate(limits.num_blocks)
+        engine = InProcess(runner, limits)
+        task = asyncio.create_task(engine.loop.run())
+        yield engine
+        task.cancel()
+        await runner.close()
+
+
+def _admission(handle: int, ids: tuple[int, ...], num_tokens: int) -> Admission:
+    return Admission(
+        stream_id=1,
+        handle=handle,
+        identity=Identity(bytes(16), f"r{handle}", 0),
+        attempt=Attempt(1, 1),
+        ids=ids,
+        num_prompt_tokens=len(ids),
+        max_output_tokens=num_tokens,
+        sampling=SamplingSpec(temperature=0.0),
+    )
+
+
+def _prompt(number: int) -> tuple[int, ...]:
+    """Different for each caller."""
+    return tuple(100 + (number * 997 + i * 13) % 20_000 for i in range(PROMPT_TOKENS))
+
+
+def _request(number: int, num_tokens: int) -> gateway_pb2.GenerateRequest:
+    ids = gateway_pb2.TokenIds(ids=_prompt(number))
+    request = gateway_pb2.GenerateRequest(ids=ids, max_tokens=num_tokens)
+    request.sampling.temperature = 0
+    return request
+
+
+def _text_request() -> gateway_pb2.GenerateRequest:
+    request = gateway_pb2.GenerateRequest(text=TEXT, max_tokens=1)
+    request.sampling.temperature = 0
+    return request
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000
+
+
+if __name__ == "__main__":
+    main()
