@@ -12,7 +12,7 @@ def free_ports(count: int) -> list[int]:
     """Different ports on the loopback interface. Another process may take one before it is used."""
     ports = []
     for port in _candidates():
-        if _is_free(port):
+        if is_free(port):
             ports.append(port)
         if len(ports) == count:
             return ports
@@ -25,7 +25,8 @@ def _candidates() -> Iterator[int]:
     yield from range(_LOWEST, start)
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """On the loopback interface, now."""
     with socket.socket() as probe:
         try:
             probe.bind(("127.0.0.1", port))
