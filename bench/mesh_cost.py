@@ -62,8 +62,9 @@ async def measure(num_streams: int, num_rounds: int, step_ms: float, num_firsts:
     """Medians over rounds, after a first that only warms up."""
     output_ids = [1000 + 7 * i % 20_000 for i in range(LONG)]
     script = {"scripts": [{"output_ids": output_ids, "step_ms": step_ms}]}
+    settings = {"engine": {"max_sequences": num_streams}}
     async with (
-        Mesh(engines=1, script=script, settings={"engine": {"max_sequences": num_streams}}) as mesh,
+        Mesh(engines=1, script=script, settings=settings, niceness=10) as mesh,
         grpc.aio.insecure_channel(mesh.gateways[0]) as channel,
         engine_in_process(script, num_streams) as engine,
     ):

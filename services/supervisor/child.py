@@ -45,7 +45,7 @@ class Child:
     def start(self) -> None:
         """Starts the process. The calling thread must live as long as the child: the leash is tied to it."""
         assert not self.is_running(), self.spec.name
-        leashed = [sys.executable, "-I", "-S", leash.__file__, str(os.getpid())]
+        leashed = [sys.executable, "-I", "-S", leash.__file__, str(os.getpid()), str(self.spec.niceness)]
         command = [*leashed, sys.executable, *self.spec.arguments]
         self.ready.clear()
         self.num_starts += 1

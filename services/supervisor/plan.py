@@ -29,6 +29,8 @@ class ProcessSpec:
     metrics_address: str
     arguments: tuple[str, ...]
     """For the Python interpreter."""
+    niceness: int = 0
+    """How far it steps back for others that want the same core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,9 @@ class MeshShape:
     schedulers: int = 1
     tokenizers: int = 1
     overrides: Overrides = field(default_factory=dict)
+    niceness: int = 10
+    """Of all but the engines: one of them that takes a core for a moment stops every compute thread at its
+    next barrier, and a step takes twice as long. On Kubernetes requests divide the cores instead."""
 
     def count(self, service: str) -> int:
         counts = {"engine": self.engines, "gateway": self.gateways, "scheduler": self.schedulers}
@@ -71,7 +76,7 @@ def plan(shape: MeshShape, ports: Sequence[int]) -> list[ProcessSpec]:
             "schedulers": _addresses(places, "scheduler"),
         },
     }
-    return [_spec(place, links.get(place.service, {}), shape.overrides) for place in places]
+    return [_spec(place, links.get(place.service, {}), shape) for place in places]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,8 @@ class _Place:
     metrics_address: str
 
 
-def _spec(place: _Place, links: Mapping[str, object], overrides: Overrides) -> ProcessSpec:
+def _spec(place: _Place, links: Mapping[str, object], shape: MeshShape) -> ProcessSpec:
+    overrides = shape.overrides
     settings = {
         "listen": place.address,
         "metrics_listen": place.metrics_address,
@@ -93,7 +99,8 @@ def _spec(place: _Place, links: Mapping[str, object], overrides: Overrides) -> P
         **overrides.get(place.name, {}),
     }
     arguments = ("-m", f"services.{place.service}", *flags_of(settings))
-    return ProcessSpec(place.name, place.service, place.address, place.metrics_address, arguments)
+    niceness = 0 if place.service == "engine" else shape.niceness
+    return ProcessSpec(place.name, place.service, place.address, place.metrics_address, arguments, niceness)
 
 
 def flags_of(settings: Mapping[str, object]) -> tuple[str, ...]:

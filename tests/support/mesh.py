@@ -47,8 +47,12 @@ class Mesh:
         model: Path | str = "smollm2",
         settings: Overrides | None = None,
         environment: Mapping[str, str] | None = None,
+        niceness: int = 0,
     ) -> None:
-        """`settings` are by service name, process name or "*", and win over what the mesh sets itself."""
+        """`settings` are by service name, process name or "*", and win over what the mesh sets itself.
+
+        niceness is of all but the engines; tests share their cores with other tests, so it is 0 here.
+        """
         self._folder = tempfile.TemporaryDirectory(prefix="mesh-")
         self._script_path = Path(self._folder.name) / "script.json"
         self.write_script(script or {})
@@ -59,7 +63,7 @@ class Mesh:
         }
         if executor == "scripted":
             own["engine"]["script"] = self._script_path
-        shape = MeshShape(engines, gateways, schedulers, tokenizers, _merged(own, settings or {}))
+        shape = MeshShape(engines, gateways, schedulers, tokenizers, _merged(own, settings or {}), niceness)
         num_processes = engines + gateways + schedulers + tokenizers
         self._supervisor = Supervisor(
             plan(shape, free_ports(2 * num_processes)),

@@ -32,6 +32,13 @@ def test_the_nearest_override_wins():
     assert flag(specs["engine-1"], "executor") == "scripted"
 
 
+def test_all_but_the_engines_step_back():
+    shape = MeshShape(niceness=7)
+    niceness = {spec.name: spec.niceness for spec in plan(shape, documented_ports(shape))}
+    engines = {"engine-0": 0, "engine-1": 0}
+    assert niceness == {"tokenizer-0": 7, "scheduler-0": 7, "gateway-0": 7, **engines}
+
+
 def test_settings_become_flags():
     settings = {
         "listen": "a:1",

@@ -118,6 +118,16 @@ time.sleep(60)
     wait_until(lambda: not is_alive(pid))
 
 
+def test_a_child_runs_as_nice_as_its_spec_says():
+    nice = ProcessSpec("gateway-0", "gateway", "127.0.0.1:1", "", ("-c", OBEDIENT), niceness=3)
+    supervisor = Supervisor([nice], lambda *_: None)
+    supervisor.start()
+    supervisor.wait_ready(20)
+    pid = supervisor.children["gateway-0"].pid
+    assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, 0) + 3
+    supervisor.stop(0, lambda: True)
+
+
 def test_free_ports_are_different():
     assert len(set(free_ports(50))) == 50
 
