@@ -25,51 +25,51 @@ _sym_db = _symbol_database.Default()
 from pagemesh.v1 import generation_pb2 as pagemesh_dot_v1_dot_generation__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpagemesh/v1/scheduler.proto\x12\x0bpagemesh.v1\x1a\x1cpagemesh/v1/generation.proto\"q\n\x06Ticket\x12\x19\n\x11scheduler_boot_id\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x16\n\x0e\x65ngine_boot_id\x18\x03 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x04 \x01(\x04\x12\x12\n\nbatch_size\x18\x05 \x01(\r\"1\n\nPlaceHello\x12\x12\n\ngateway_id\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\"\xb9\x03\n\x07\x45nqueue\x12\x0e\n\x06handle\x18\x01 \x01(\x04\x12\r\n\x05model\x18\x02 \x01(\t\x12\x12\n\ntenant_key\x18\x03 \x01(\x0c\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\'\n\x08priority\x18\x05 \x01(\x0e\x32\x15.pagemesh.v1.Priority\x12\x15\n\rnum_sequences\x18\x06 \x01(\r\x12\x19\n\x11num_prompt_tokens\x18\x07 \x01(\r\x12\x19\n\x11max_output_tokens\x18\x08 \x01(\r\x12\x19\n\x11head_block_hashes\x18\t \x01(\x0c\x12\x0e\n\x06\x61ge_us\x18\n \x01(\x04\x12\x14\n\x0ctime_left_us\x18\x0b \x01(\x04\x12\x1a\n\x12queue_time_left_us\x18\x0c \x01(\x04\x12\x13\n\x0bnum_crashes\x18\r \x01(\r\x12\x18\n\x10\x61void_engine_ids\x18\x0e \x03(\t\x12\x1b\n\x13preferred_engine_id\x18\x0f \x01(\t\x12\x1d\n\x15preferred_fingerprint\x18\x10 \x01(\t\x12\x14\n\x0cwas_admitted\x18\x11 \x01(\x08\x12\x13\n\x0btraceparent\x18\x12 \x01(\t\"\x1a\n\x08Withdraw\x12\x0e\n\x06handle\x18\x01 \x01(\x04\"N\n\x0b\x45ngineReach\x12\x11\n\tengine_id\x18\x01 \x01(\t\x12\x16\n\x0e\x65ngine_boot_id\x18\x02 \x01(\t\x12\x14\n\x0cis_reachable\x18\x03 \x01(\x08\"\xaf\x01\n\x0cPlaceRequest\x12&\n\x05hello\x18\x01 \x01(\x0b\x32\x17.pagemesh.v1.PlaceHello\x12%\n\x07\x65nqueue\x18\x02 \x03(\x0b\x32\x14.pagemesh.v1.Enqueue\x12\'\n\x08withdraw\x18\x03 \x03(\x0b\x32\x15.pagemesh.v1.Withdraw\x12\'\n\x05reach\x18\x04 \x03(\x0b\x32\x18.pagemesh.v1.EngineReach\"\x8b\x01\n\x06Placed\x12\x0e\n\x06handle\x18\x01 \x01(\x04\x12\x11\n\tengine_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12$\n\x07tickets\x18\x04 \x03(\x0b\x32\x13.pagemesh.v1.Ticket\x12\x11\n\tqueued_us\x18\x05 \x01(\x04\x12\x14\n\x0cqueue_reason\x18\x06 \x01(\t\"]\n\x07Refused\x12\x0e\n\x06handle\x18\x01 \x01(\x04\x12*\n\x07refusal\x18\x02 \x01(\x0e\x32\x19.pagemesh.v1.PlaceRefusal\x12\x16\n\x0eretry_delay_us\x18\x03 \x01(\x04\"\xb1\x01\n\nModelState\x12\r\n\x05model\x18\x01 \x01(\t\x12\x13\n\x0bnum_engines\x18\x02 \x01(\r\x12\x15\n\rmax_model_len\x18\x03 \x01(\r\x12\x17\n\x0fmax_pool_tokens\x18\x04 \x01(\r\x12\x15\n\rmax_sequences\x18\x05 \x01(\r\x12\x12\n\nvocab_size\x18\x06 \x01(\r\x12\x12\n\nblock_size\x18\x07 \x01(\r\x12\x10\n\x08revision\x18\x08 \x01(\t\".\n\tQueueNews\x12\x0e\n\x06handle\x18\x01 \x01(\x04\x12\x11\n\tnum_ahead\x18\x02 \x01(\r\"9\n\x10PlaceServerHello\x12\x14\n\x0cscheduler_id\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\"\xf2\x01\n\rPlaceResponse\x12,\n\x05hello\x18\x01 \x01(\x0b\x32\x1d.pagemesh.v1.PlaceServerHello\x12#\n\x06placed\x18\x02 \x03(\x0b\x32\x13.pagemesh.v1.Placed\x12%\n\x07refused\x18\x03 \x03(\x0b\x32\x14.pagemesh.v1.Refused\x12\'\n\x06models\x18\x04 \x03(\x0b\x32\x17.pagemesh.v1.ModelState\x12\x12\n\nhas_models\x18\x05 \x01(\x08\x12*\n\nqueue_news\x18\x06 \x03(\x0b\x32\x16.pagemesh.v1.QueueNews\"G\n\x1eSchedulerServiceExplainRequest\x12%\n\x07\x65nqueue\x18\x01 \x01(\x0b\x32\x14.pagemesh.v1.Enqueue\"\xa3\x01\n\x1fSchedulerServiceExplainResponse\x12\x11\n\tengine_id\x18\x01 \x01(\t\x12\x15\n\rbucket_tokens\x18\x02 \x01(\r\x12\x11\n\tnum_ahead\x18\x03 \x01(\r\x12\x17\n\x0fsnapshot_age_us\x18\x04 \x01(\x04\x12*\n\x07refusal\x18\x05 \x01(\x0e\x32\x19.pagemesh.v1.PlaceRefusal\"\x16\n\x14GetQueueStateRequest\"w\n\nClassQueue\x12\'\n\x08priority\x18\x01 \x01(\x0e\x32\x15.pagemesh.v1.Priority\x12\x15\n\rnum_sequences\x18\x02 \x01(\r\x12\x12\n\nnum_tokens\x18\x03 \x01(\x04\x12\x15\n\roldest_age_us\x18\x04 \x01(\x04\"\x94\x01\n\x0b\x45ngineState\x12\x11\n\tengine_id\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0f\n\x07is_live\x18\x04 \x01(\x08\x12\x13\n\x0bnum_running\x18\x05 \x01(\r\x12\x1b\n\x13num_unnamed_tickets\x18\x06 \x01(\r\x12\r\n\x05model\x18\x07 \x01(\t\"|\n\x15GetQueueStateResponse\x12\'\n\x06queues\x18\x01 \x03(\x0b\x32\x17.pagemesh.v1.ClassQueue\x12)\n\x07\x65ngines\x18\x02 \x03(\x0b\x32\x18.pagemesh.v1.EngineState\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\t*\xf6\x01\n\x0cPlaceRefusal\x12\x1d\n\x19PLACE_REFUSAL_UNSPECIFIED\x10\x00\x12\x1c\n\x18PLACE_REFUSAL_QUEUE_FULL\x10\x01\x12\x1c\n\x18PLACE_REFUSAL_QUEUE_WAIT\x10\x02\x12\x1a\n\x16PLACE_REFUSAL_DEADLINE\x10\x03\x12\x1b\n\x17PLACE_REFUSAL_NO_ENGINE\x10\x04\x12\x1b\n\x17PLACE_REFUSAL_TOO_LARGE\x10\x05\x12\x19\n\x15PLACE_REFUSAL_INVALID\x10\x06\x12\x1a\n\x16PLACE_REFUSAL_DRAINING\x10\x07\x32\x94\x02\n\x10SchedulerService\x12\x42\n\x05Place\x12\x19.pagemesh.v1.PlaceRequest\x1a\x1a.pagemesh.v1.PlaceResponse(\x01\x30\x01\x12\x64\n\x07\x45xplain\x12+.pagemesh.v1.SchedulerServiceExplainRequest\x1a,.pagemesh.v1.SchedulerServiceExplainResponse\x12V\n\rGetQueueState\x12!.pagemesh.v1.GetQueueStateRequest\x1a\".pagemesh.v1.GetQueueStateResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpagemesh/v1/scheduler.proto\x12\x0bpagemesh.v1\x1a\x1cpagemesh/v1/generation.proto\"q\n\x06Ticket\x12\x19\n\x11scheduler_boot_id\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x16\n\x0e\x65ngine_boot_id\x18\x03 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x04 \x01(\x04\x12\x12\n\nbatch_size\x18\x05 \x01(\r\"1\n\nPlaceHello\x12\x12\n\ngateway_id\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\"\xcf\x03\n\x07\x45nqueue\x12\x0e\n\x06handle\x18\x01 \x01(\x04\x12\r\n\x05model\x18\x02 \x01(\t\x12\x12\n\ntenant_key\x18\x03 \x01(\x0c\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\'\n\x08priority\x18\x05 \x01(\x0e\x32\x15.pagemesh.v1.Priority\x12\x15\n\rnum_sequences\x18\x06 \x01(\r\x12\x19\n\x11num_prompt_tokens\x18\x07 \x01(\r\x12\x19\n\x11max_output_tokens\x18\x08 \x01(\r\x12\x19\n\x11head_block_hashes\x18\t \x01(\x0c\x12\x0e\n\x06\x61ge_us\x18\n \x01(\x04\x12\x14\n\x0ctime_left_us\x18\x0b \x01(\x04\x12\x1a\n\x12queue_time_left_us\x18\x0c \x01(\x04\x12\x13\n\x0bnum_crashes\x18\r \x01(\r\x12\x18\n\x10\x61void_engine_ids\x18\x0e \x03(\t\x12\x1b\n\x13preferred_engine_id\x18\x0f \x01(\t\x12\x1d\n\x15preferred_fingerprint\x18\x10 \x01(\t\x12\x14\n\x0cwas_admitted\x18\x11 \x01(\x08\x12\x13\n\x0btraceparent\x18\x12 \x01(\t\x12\x14\n\x0cwas_accepted\x18\x13 \x01(\x08\"\x1a\n\x08Withdraw\x12\x0e\n\x06handle\x18\x01 \x01(\x04\"N\n\x0b\x45ngineReach\x12\x11\n\tengine_id\x18\x01 \x01(\t\x12\x16\n\x0e\x65ngine_boot_id\x18\x02 \x01(\t\x12\x14\n\x0cis_reachable\x18\x03 \x01(\x08\"\xaf\x01\n\x0cPlaceRequest\x12&\n\x05hello\x18\x01 \x01(\x0b\x32\x17.pagemesh.v1.PlaceHello\x12%\n\x07\x65nqueue\x18\x02 \x03(\x0b\x32\x14.pagemesh.v1.Enqueue\x12\'\n\x08withdraw\x18\x03 \x03(\x0b\x32\x15.pagemesh.v1.Withdraw\x12\'\n\x05reach\x18\x04 \x03(\x0b\x32\x18.pagemesh.v1.EngineReach\"\x8b\x01\n\x06Placed\x12\x0e\n\x06handle\x18\x01 \x01(\x04\x12\x11\n\tengine_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12$\n\x07tickets\x18\x04 \x03(\x0b\x32\x13.pagemesh.v1.Ticket\x12\x11\n\tqueued_us\x18\x05 \x01(\x04\x12\x14\n\x0cqueue_reason\x18\x06 \x01(\t\"]\n\x07Refused\x12\x0e\n\x06handle\x18\x01 \x01(\x04\x12*\n\x07refusal\x18\x02 \x01(\x0e\x32\x19.pagemesh.v1.PlaceRefusal\x12\x16\n\x0eretry_delay_us\x18\x03 \x01(\x04\"\xb1\x01\n\nModelState\x12\r\n\x05model\x18\x01 \x01(\t\x12\x13\n\x0bnum_engines\x18\x02 \x01(\r\x12\x15\n\rmax_model_len\x18\x03 \x01(\r\x12\x17\n\x0fmax_pool_tokens\x18\x04 \x01(\r\x12\x15\n\rmax_sequences\x18\x05 \x01(\r\x12\x12\n\nvocab_size\x18\x06 \x01(\r\x12\x12\n\nblock_size\x18\x07 \x01(\r\x12\x10\n\x08revision\x18\x08 \x01(\t\".\n\tQueueNews\x12\x0e\n\x06handle\x18\x01 \x01(\x04\x12\x11\n\tnum_ahead\x18\x02 \x01(\r\"9\n\x10PlaceServerHello\x12\x14\n\x0cscheduler_id\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\"\xf2\x01\n\rPlaceResponse\x12,\n\x05hello\x18\x01 \x01(\x0b\x32\x1d.pagemesh.v1.PlaceServerHello\x12#\n\x06placed\x18\x02 \x03(\x0b\x32\x13.pagemesh.v1.Placed\x12%\n\x07refused\x18\x03 \x03(\x0b\x32\x14.pagemesh.v1.Refused\x12\'\n\x06models\x18\x04 \x03(\x0b\x32\x17.pagemesh.v1.ModelState\x12\x12\n\nhas_models\x18\x05 \x01(\x08\x12*\n\nqueue_news\x18\x06 \x03(\x0b\x32\x16.pagemesh.v1.QueueNews\"G\n\x1eSchedulerServiceExplainRequest\x12%\n\x07\x65nqueue\x18\x01 \x01(\x0b\x32\x14.pagemesh.v1.Enqueue\"\xa3\x01\n\x1fSchedulerServiceExplainResponse\x12\x11\n\tengine_id\x18\x01 \x01(\t\x12\x15\n\rbucket_tokens\x18\x02 \x01(\r\x12\x11\n\tnum_ahead\x18\x03 \x01(\r\x12\x17\n\x0fsnapshot_age_us\x18\x04 \x01(\x04\x12*\n\x07refusal\x18\x05 \x01(\x0e\x32\x19.pagemesh.v1.PlaceRefusal\"\x16\n\x14GetQueueStateRequest\"w\n\nClassQueue\x12\'\n\x08priority\x18\x01 \x01(\x0e\x32\x15.pagemesh.v1.Priority\x12\x15\n\rnum_sequences\x18\x02 \x01(\r\x12\x12\n\nnum_tokens\x18\x03 \x01(\x04\x12\x15\n\roldest_age_us\x18\x04 \x01(\x04\"\x94\x01\n\x0b\x45ngineState\x12\x11\n\tengine_id\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0f\n\x07is_live\x18\x04 \x01(\x08\x12\x13\n\x0bnum_running\x18\x05 \x01(\r\x12\x1b\n\x13num_unnamed_tickets\x18\x06 \x01(\r\x12\r\n\x05model\x18\x07 \x01(\t\"|\n\x15GetQueueStateResponse\x12\'\n\x06queues\x18\x01 \x03(\x0b\x32\x17.pagemesh.v1.ClassQueue\x12)\n\x07\x65ngines\x18\x02 \x03(\x0b\x32\x18.pagemesh.v1.EngineState\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\t*\xf6\x01\n\x0cPlaceRefusal\x12\x1d\n\x19PLACE_REFUSAL_UNSPECIFIED\x10\x00\x12\x1c\n\x18PLACE_REFUSAL_QUEUE_FULL\x10\x01\x12\x1c\n\x18PLACE_REFUSAL_QUEUE_WAIT\x10\x02\x12\x1a\n\x16PLACE_REFUSAL_DEADLINE\x10\x03\x12\x1b\n\x17PLACE_REFUSAL_NO_ENGINE\x10\x04\x12\x1b\n\x17PLACE_REFUSAL_TOO_LARGE\x10\x05\x12\x19\n\x15PLACE_REFUSAL_INVALID\x10\x06\x12\x1a\n\x16PLACE_REFUSAL_DRAINING\x10\x07\x32\x94\x02\n\x10SchedulerService\x12\x42\n\x05Place\x12\x19.pagemesh.v1.PlaceRequest\x1a\x1a.pagemesh.v1.PlaceResponse(\x01\x30\x01\x12\x64\n\x07\x45xplain\x12+.pagemesh.v1.SchedulerServiceExplainRequest\x1a,.pagemesh.v1.SchedulerServiceExplainResponse\x12V\n\rGetQueueState\x12!.pagemesh.v1.GetQueueStateRequest\x1a\".pagemesh.v1.GetQueueStateResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pagemesh.v1.scheduler_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PLACEREFUSAL']._serialized_start=2401
-  _globals['_PLACEREFUSAL']._serialized_end=2647
+  _globals['_PLACEREFUSAL']._serialized_start=2423
+  _globals['_PLACEREFUSAL']._serialized_end=2669
   _globals['_TICKET']._serialized_start=74
   _globals['_TICKET']._serialized_end=187
   _globals['_PLACEHELLO']._serialized_start=189
   _globals['_PLACEHELLO']._serialized_end=238
   _globals['_ENQUEUE']._serialized_start=241
-  _globals['_ENQUEUE']._serialized_end=682
-  _globals['_WITHDRAW']._serialized_start=684
-  _globals['_WITHDRAW']._serialized_end=710
-  _globals['_ENGINEREACH']._serialized_start=712
-  _globals['_ENGINEREACH']._serialized_end=790
-  _globals['_PLACEREQUEST']._serialized_start=793
-  _globals['_PLACEREQUEST']._serialized_end=968
-  _globals['_PLACED']._serialized_start=971
-  _globals['_PLACED']._serialized_end=1110
-  _globals['_REFUSED']._serialized_start=1112
-  _globals['_REFUSED']._serialized_end=1205
-  _globals['_MODELSTATE']._serialized_start=1208
-  _globals['_MODELSTATE']._serialized_end=1385
-  _globals['_QUEUENEWS']._serialized_start=1387
-  _globals['_QUEUENEWS']._serialized_end=1433
-  _globals['_PLACESERVERHELLO']._serialized_start=1435
-  _globals['_PLACESERVERHELLO']._serialized_end=1492
-  _globals['_PLACERESPONSE']._serialized_start=1495
-  _globals['_PLACERESPONSE']._serialized_end=1737
-  _globals['_SCHEDULERSERVICEEXPLAINREQUEST']._serialized_start=1739
-  _globals['_SCHEDULERSERVICEEXPLAINREQUEST']._serialized_end=1810
-  _globals['_SCHEDULERSERVICEEXPLAINRESPONSE']._serialized_start=1813
-  _globals['_SCHEDULERSERVICEEXPLAINRESPONSE']._serialized_end=1976
-  _globals['_GETQUEUESTATEREQUEST']._serialized_start=1978
-  _globals['_GETQUEUESTATEREQUEST']._serialized_end=2000
-  _globals['_CLASSQUEUE']._serialized_start=2002
-  _globals['_CLASSQUEUE']._serialized_end=2121
-  _globals['_ENGINESTATE']._serialized_start=2124
-  _globals['_ENGINESTATE']._serialized_end=2272
-  _globals['_GETQUEUESTATERESPONSE']._serialized_start=2274
-  _globals['_GETQUEUESTATERESPONSE']._serialized_end=2398
-  _globals['_SCHEDULERSERVICE']._serialized_start=2650
-  _globals['_SCHEDULERSERVICE']._serialized_end=2926
+  _globals['_ENQUEUE']._serialized_end=704
+  _globals['_WITHDRAW']._serialized_start=706
+  _globals['_WITHDRAW']._serialized_end=732
+  _globals['_ENGINEREACH']._serialized_start=734
+  _globals['_ENGINEREACH']._serialized_end=812
+  _globals['_PLACEREQUEST']._serialized_start=815
+  _globals['_PLACEREQUEST']._serialized_end=990
+  _globals['_PLACED']._serialized_start=993
+  _globals['_PLACED']._serialized_end=1132
+  _globals['_REFUSED']._serialized_start=1134
+  _globals['_REFUSED']._serialized_end=1227
+  _globals['_MODELSTATE']._serialized_start=1230
+  _globals['_MODELSTATE']._serialized_end=1407
+  _globals['_QUEUENEWS']._serialized_start=1409
+  _globals['_QUEUENEWS']._serialized_end=1455
+  _globals['_PLACESERVERHELLO']._serialized_start=1457
+  _globals['_PLACESERVERHELLO']._serialized_end=1514
+  _globals['_PLACERESPONSE']._serialized_start=1517
+  _globals['_PLACERESPONSE']._serialized_end=1759
+  _globals['_SCHEDULERSERVICEEXPLAINREQUEST']._serialized_start=1761
+  _globals['_SCHEDULERSERVICEEXPLAINREQUEST']._serialized_end=1832
+  _globals['_SCHEDULERSERVICEEXPLAINRESPONSE']._serialized_start=1835
+  _globals['_SCHEDULERSERVICEEXPLAINRESPONSE']._serialized_end=1998
+  _globals['_GETQUEUESTATEREQUEST']._serialized_start=2000
+  _globals['_GETQUEUESTATEREQUEST']._serialized_end=2022
+  _globals['_CLASSQUEUE']._serialized_start=2024
+  _globals['_CLASSQUEUE']._serialized_end=2143
+  _globals['_ENGINESTATE']._serialized_start=2146
+  _globals['_ENGINESTATE']._serialized_end=2294
+  _globals['_GETQUEUESTATERESPONSE']._serialized_start=2296
+  _globals['_GETQUEUESTATERESPONSE']._serialized_end=2420
+  _globals['_SCHEDULERSERVICE']._serialized_start=2672
+  _globals['_SCHEDULERSERVICE']._serialized_end=2948
 # @@protoc_insertion_point(module_scope)

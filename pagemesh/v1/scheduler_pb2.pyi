@@ -50,7 +50,7 @@ class PlaceHello(_message.Message):
     def __init__(self, gateway_id: _Optional[str] = ..., boot_id: _Optional[str] = ...) -> None: ...
 
 class Enqueue(_message.Message):
-    __slots__ = ("handle", "model", "tenant_key", "request_id", "priority", "num_sequences", "num_prompt_tokens", "max_output_tokens", "head_block_hashes", "age_us", "time_left_us", "queue_time_left_us", "num_crashes", "avoid_engine_ids", "preferred_engine_id", "preferred_fingerprint", "was_admitted", "traceparent")
+    __slots__ = ("handle", "model", "tenant_key", "request_id", "priority", "num_sequences", "num_prompt_tokens", "max_output_tokens", "head_block_hashes", "age_us", "time_left_us", "queue_time_left_us", "num_crashes", "avoid_engine_ids", "preferred_engine_id", "preferred_fingerprint", "was_admitted", "traceparent", "was_accepted")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TENANT_KEY_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +69,7 @@ class Enqueue(_message.Message):
     PREFERRED_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     WAS_ADMITTED_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    WAS_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     handle: int
     model: str
     tenant_key: bytes
@@ -87,7 +88,8 @@ class Enqueue(_message.Message):
     preferred_fingerprint: str
     was_admitted: bool
     traceparent: str
-    def __init__(self, handle: _Optional[int] = ..., model: _Optional[str] = ..., tenant_key: _Optional[bytes] = ..., request_id: _Optional[str] = ..., priority: _Optional[_Union[_generation_pb2.Priority, str]] = ..., num_sequences: _Optional[int] = ..., num_prompt_tokens: _Optional[int] = ..., max_output_tokens: _Optional[int] = ..., head_block_hashes: _Optional[bytes] = ..., age_us: _Optional[int] = ..., time_left_us: _Optional[int] = ..., queue_time_left_us: _Optional[int] = ..., num_crashes: _Optional[int] = ..., avoid_engine_ids: _Optional[_Iterable[str]] = ..., preferred_engine_id: _Optional[str] = ..., preferred_fingerprint: _Optional[str] = ..., was_admitted: _Optional[bool] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    was_accepted: bool
+    def __init__(self, handle: _Optional[int] = ..., model: _Optional[str] = ..., tenant_key: _Optional[bytes] = ..., request_id: _Optional[str] = ..., priority: _Optional[_Union[_generation_pb2.Priority, str]] = ..., num_sequences: _Optional[int] = ..., num_prompt_tokens: _Optional[int] = ..., max_output_tokens: _Optional[int] = ..., head_block_hashes: _Optional[bytes] = ..., age_us: _Optional[int] = ..., time_left_us: _Optional[int] = ..., queue_time_left_us: _Optional[int] = ..., num_crashes: _Optional[int] = ..., avoid_engine_ids: _Optional[_Iterable[str]] = ..., preferred_engine_id: _Optional[str] = ..., preferred_fingerprint: _Optional[str] = ..., was_admitted: _Optional[bool] = ..., traceparent: _Optional[str] = ..., was_accepted: _Optional[bool] = ...) -> None: ...
 
 class Withdraw(_message.Message):
     __slots__ = ("handle",)

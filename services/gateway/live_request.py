@@ -110,6 +110,9 @@ class LiveRequest:
         self._trace.end(f"place {place_id}")
         self._carry_out(self.life.placed(place_id, placement, self._loop.time()))
 
+    def queued(self, place_id: int) -> None:
+        self.life.queued(place_id)
+
     def place_refused(self, place_id: int, refusal: PlaceRefusal, retry_delay_s: float | None) -> None:
         self._trace.end(f"place {place_id}", refusal.value)
         self._carry_out(self.life.place_refused(place_id, refusal, retry_delay_s, self._loop.time()))

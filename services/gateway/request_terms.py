@@ -55,6 +55,7 @@ class RequestTerms:
             preferred_engine_id=command.preferred_engine_id,
             preferred_fingerprint=command.preferred_fingerprint,
             was_admitted=command.was_admitted,
+            was_accepted=command.was_accepted,
             traceparent=traceparent,
         )
 

@@ -39,6 +39,7 @@ def to_request(enqueue: scheduler_pb2.Enqueue) -> Request:
         preferred_engine_id=enqueue.preferred_engine_id,
         preferred_fingerprint=enqueue.preferred_fingerprint,
         was_admitted=enqueue.was_admitted,
+        was_accepted=enqueue.was_accepted or enqueue.was_admitted,
         traceparent=enqueue.traceparent,
     )
 

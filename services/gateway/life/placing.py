@@ -30,6 +30,7 @@ class Placing:
         self._back_offs: list[tuple[float, list[Choice]]] = []
         self._last_place_id = 0
         self._was_placed = spec.was_admitted
+        self._was_queued = False
 
     def enqueue(self, choices: list[Choice]) -> Enqueue:
         """Asks for a place for all of them together."""
@@ -45,8 +46,12 @@ class Placing:
         return self._queued.pop(place_id, None)
 
     def placed(self) -> None:
-        """From now on it was accepted once: never refused for a full queue."""
+        """From now on it was admitted once, as far as schedulers care."""
         self._was_placed = True
+
+    def queued(self, place_id: int) -> None:
+        """A scheduler took it into its queue: from now on it is never refused for a full one."""
+        self._was_queued |= place_id in self._queued
 
     def refused(
         self, choices: list[Choice], refusal: PlaceRefusal, retry_delay_s: float | None, now: float
@@ -116,4 +121,5 @@ class Placing:
             preferred_engine_id=lead.preferred_engine_id,
             preferred_fingerprint=next(filter(None, (choice.fingerprint for choice in choices)), ""),
             was_admitted=self._was_placed,
+            was_accepted=self._was_placed or self._was_queued,
         )

@@ -108,6 +108,10 @@ class RequestLife:
             self._commands.append(admit)
         return self._after(now)
 
+    def queued(self, place_id: int) -> None:
+        """A scheduler took it into its queue."""
+        self._placing.queued(place_id)
+
     def place_refused(
         self, place_id: int, refusal: PlaceRefusal, retry_delay_s: float | None, now: float
     ) -> list[Command]:

@@ -130,6 +130,8 @@ class Enqueue:
     preferred_engine_id: str
     preferred_fingerprint: str
     was_admitted: bool
+    was_accepted: bool
+    """Placed or queued by a scheduler once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ class PlaceOwner(Protocol):
     """Who enqueued and hears the answer, by place id."""
 
     def placed(self, place_id: int, placement: Placement) -> None: ...
+    def queued(self, place_id: int) -> None: ...
     def place_refused(self, place_id: int, refusal: PlaceRefusal, retry_delay_s: float | None) -> None: ...
     def place_broken(self, place_id: int) -> None: ...
     def serving(self, is_served: bool) -> None: ...
@@ -142,6 +143,9 @@ class SchedulerLink:
             waiting = self._waiting.pop(placed.handle, None)
             if waiting is not None:
                 waiting.owner.placed(waiting.place_id, placement_of(placed))
+        for news in message.queue_news:
+            if (queued := self._waiting.get(news.handle)) is not None:
+                queued.owner.queued(queued.place_id)
         for refused in message.refused:
             waiting = self._waiting.pop(refused.handle, None)
             if waiting is not None:

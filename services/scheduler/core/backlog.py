@@ -56,11 +56,11 @@ class Backlog:
         return self._num_sequences[priority], self._num_tokens[priority]
 
     def is_full(self, request: Request) -> bool:
-        """True if the request must be refused. What was admitted once never is."""
+        """True if the request must be refused. What was accepted once never is."""
         num_sequences = self._num_sequences[request.priority] + request.num_sequences
         num_tokens = self._num_tokens[request.priority] + request.num_prompt_tokens
         is_over = num_sequences > self._max_sequences or num_tokens > self._max_tokens
-        return is_over and not request.was_admitted
+        return is_over and not request.was_accepted
 
     def add(self, request: Request) -> None:
         """It waits."""

@@ -65,6 +65,8 @@ class Request:
     preferred_engine_id: str = ""
     preferred_fingerprint: str = ""
     was_admitted: bool = False
+    was_accepted: bool = False
+    """By any scheduler: it is never refused for a full queue."""
     traceparent: str = ""
 
     @property

@@ -26,11 +26,15 @@ class Owner:
     def __init__(self, client: PlacementClient) -> None:
         self.client = client
         self.refusals: list[PlaceRefusal] = []
+        self.queued_ids: list[int] = []
 
     def ask(self) -> None:
         self.client.enqueue(Waiting(self, "m", 1, lambda handle: scheduler_pb2.Enqueue(handle=handle)))
 
     def placed(self, place_id: int, placement: Placement) -> None: ...
+    def queued(self, place_id: int) -> None:
+        self.queued_ids.append(place_id)
+
     def place_broken(self, place_id: int) -> None: ...
     def serving(self, is_served: bool) -> None: ...
 
@@ -60,3 +64,15 @@ async def test_a_draining_scheduler_is_asked_again_only_while_there_is_no_other(
     streams[1].is_open = False
     owner.ask()
     assert streams[0].enqueued == [1, 2]
+
+
+async def test_its_owner_hears_that_an_enqueue_was_taken_into_the_queue() -> None:
+    client = PlacementClient(scheduler_pb2.PlaceHello(), list, lambda: 0.0, 1.0)
+    link = SchedulerLink("a", client, cast(Any, None))
+    link._stream = cast(Any, Stream())
+    client._links.append(link)
+    owner = Owner(client)
+    owner.ask()
+    news = [scheduler_pb2.QueueNews(handle=handle, num_ahead=3) for handle in (1, 9)]
+    link._receive(scheduler_pb2.PlaceResponse(queue_news=news))
+    assert owner.queued_ids == [1]

@@ -160,7 +160,7 @@ def test_a_stream_moves_when_its_engine_dies_and_goes_on_with_the_ids_so_far() -
     assert isinstance(enqueue, Enqueue)
     assert enqueue.avoid_engine_ids == ("a",) and enqueue.preferred_fingerprint == "f"
     assert enqueue.num_known_ids == len(PROMPT) + 2 and enqueue.max_output_left == len(ANSWER) - 2
-    assert enqueue.num_crashes == 1 and enqueue.was_admitted
+    assert enqueue.num_crashes == 1 and enqueue.was_admitted and enqueue.was_accepted
     (admit,) = rig.place(B)
     assert admit.attempt.gateway == 2 and admit.output_ids == ANSWER[:2]
     rig.tokens(2, 2, ANSWER[2:])
@@ -370,6 +370,26 @@ def test_a_broken_place_stream_enqueues_again_after_a_jitter_with_a_new_place() 
     assert rig.last(Enqueue).place_id > first.place_id and not rig.last(Enqueue).was_admitted
     rig.place()
     assert rig.life.choices[0].phase is Phase.RUNNING
+
+
+def test_what_a_dying_scheduler_had_queued_says_so_to_the_next() -> None:
+    rig = Rig()
+    rig.start()
+    assert not rig.last(Enqueue).was_accepted
+    rig.life.queued(rig.last(Enqueue).place_id)
+    rig.do(rig.life.place_broken(rig.last(Enqueue).place_id, rig.now))
+    rig.tick(rig.life.timer_s - rig.now)
+    assert rig.last(Enqueue).was_accepted and not rig.last(Enqueue).was_admitted
+
+
+def test_word_of_a_queue_that_was_left_meanwhile_counts_for_nothing() -> None:
+    rig = Rig()
+    rig.start()
+    first = rig.last(Enqueue)
+    rig.do(rig.life.place_broken(first.place_id, rig.now))
+    rig.life.queued(first.place_id)
+    rig.tick(rig.life.timer_s - rig.now)
+    assert not rig.last(Enqueue).was_accepted
 
 
 @pytest.mark.parametrize(

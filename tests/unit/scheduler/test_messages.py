@@ -18,6 +18,12 @@ def _enqueue(**fields: Any) -> scheduler_pb2.Enqueue:
     return scheduler_pb2.Enqueue(**words)
 
 
+def test_what_was_admitted_was_accepted_whatever_its_gateway_knows_of_that_word() -> None:
+    assert messages.to_request(_enqueue(was_admitted=True)).was_accepted
+    assert messages.to_request(_enqueue(was_accepted=True)).was_accepted
+    assert not messages.to_request(_enqueue()).was_accepted
+
+
 def test_absent_fields_mean_their_defaults() -> None:
     request = messages.to_request(_enqueue())
     assert (request.priority, request.num_sequences) == (Priority.INTERACTIVE, 1)

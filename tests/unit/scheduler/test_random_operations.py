@@ -213,6 +213,7 @@ class Walk:
             time_left_s=rng.choice((None, 0.5, 5.0)),
             queue_time_left_s=rng.choice((None, 0.01, 1.0)),
             was_admitted=rng.random() < 0.1,
+            was_accepted=rng.random() < 0.1,
             num_crashes=rng.randint(0, 2),
             avoid_engine_ids=frozenset(rng.sample(["e0", "e1", "e2"], rng.choice((0, 0, 1, 3)))),
             preferred_engine_id=rng.choice(("", "", "e1")),

@@ -33,11 +33,11 @@ def test_one_class_does_not_fill_the_queue_for_another() -> None:
     assert refusals(mesh.enqueue(request(2, priority=Priority.REALTIME))) == {}
 
 
-def test_what_was_admitted_before_is_never_refused_for_a_full_queue() -> None:
+def test_what_a_scheduler_took_once_is_never_refused_for_a_full_queue() -> None:
     mesh = Mesh(Limits(max_queued_sequences=1))
     mesh.engine("e", 0)
     mesh.enqueue(request(1))
-    assert refusals(mesh.enqueue(request(2, was_admitted=True), request(3))) == {3: Refusal.QUEUE_FULL}
+    assert refusals(mesh.enqueue(request(2, was_accepted=True), request(3))) == {3: Refusal.QUEUE_FULL}
 
 
 def test_a_full_queue_refuses_nobody_for_whom_there_is_room() -> None:
