@@ -81,6 +81,7 @@ def bench(
     processes: Annotated[int, typer.Option(min=1, help="Of the tool.")] = 1,
     label: Annotated[str, typer.Option(help="Name in reports.")] = "",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
+    html_file: Annotated[Path | None, typer.Option("--html", help="Write a report with plots here.")] = None,
     samples: Annotated[bool, typer.Option("--samples", help="Every request's times in the JSON.")] = False,
 ) -> None:
     """Measures a server under load. Definitions: docs/benchmark.md."""
@@ -125,6 +126,10 @@ def bench(
     print_table(runs, console)
     if json_file is not None:
         write_json(json_file, runs, environment(), with_samples=samples)
+    if html_file is not None:
+        from bench.load.html import write_html  # noqa: PLC0415  its plots take a second to load
+
+        write_html(html_file, runs, environment())
     if any(run.summary.num_failed == run.summary.num_requests for run in runs):
         raise typer.Exit(_complain("no measured request ended well", EXIT_FAILED))
 

@@ -5,24 +5,32 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from bench.load.distribution import Distribution
+from bench.load.distribution import MIN_SAMPLES, MIN_SAMPLES_P99, Distribution
 from bench.load.run import Run
 from bench.load.spec import ClosedLoop, LoadSpec, OpenLoop
 
 NOTHING = "–"
 """Stands where there are too few samples for a figure."""
 
+PERCENTILES_NEED = f"P50 and P95 need {MIN_SAMPLES} samples, P99 {MIN_SAMPLES_P99:,}"
+
 _Figure = Callable[[Run], str]
 
 
 def print_table(runs: Sequence[Run], console: Console) -> None:
-    table = Table("", *(_title(run.spec) for run in runs), title="P50/P95/P99 need 100/100/1,000 samples")
-    for name, figure in _ROWS.items():
-        table.add_row(name, *(figure(run) for run in runs))
+    table = Table("", *(_title(run.spec) for run in runs), title=PERCENTILES_NEED)
+    columns = [figures_of(run) for run in runs]
+    for name in _ROWS:
+        table.add_row(name, *(column[name] for column in columns))
     console.print(table)
     for run in runs:
         for error, count in run.summary.errors.items():
             console.print(f"{_title(run.spec)}: {count} × {error}", style="red", markup=False)
+
+
+def figures_of(run: Run) -> dict[str, str]:
+    """Every figure by its name."""
+    return {name: figure(run) for name, figure in _ROWS.items()}
 
 
 def load_text(spec: LoadSpec) -> str:
