@@ -11,7 +11,7 @@ from services.gateway.encoding import EncodedPrompt
 from services.gateway.history.sessions import TurnLease
 from services.gateway.life.hop_clock import HopClock
 from services.gateway.life.request import RequestLife
-from services.gateway.life.request_words import JitterFn, RequestSpec, Tier
+from services.gateway.life.request_words import JitterFn, Promise, RequestSpec
 from services.gateway.mesh import Mesh, Route
 from services.gateway.request_terms import RequestTerms
 from services.gateway.settings import GatewaySettings
@@ -134,22 +134,21 @@ def peer_terms(
 
 
 def started_words(
-    plan: Plan, deployment_key: bytes, promise: tuple[str, Tier], trace_id: str, is_resumable: bool
+    plan: Plan, deployment_key: bytes, promise: Promise, trace_id: str, is_resumable: bool
 ) -> gateway_pb2.GenerateResponse:
-    """The first event. promise is the fingerprint and tier of the engine that it begins or goes on in."""
-    fingerprint, tier = promise
+    """The first event."""
     started = gateway_pb2.Started(
         request_id=plan.facts.request_id,
         seed=plan.facts.seed,
         resumable=is_resumable,
-        model_revision=plan.facts.revision,
-        system_fingerprint=fingerprint,
+        model_revision=promise.revision or plan.facts.revision,
+        system_fingerprint=promise.fingerprint,
         session_version=plan.claims.session_version,
         trace_id=trace_id,
         num_prompt_tokens=len(plan.prompt.ids),
     )
     if is_resumable:
         started.prompt_ids.extend(plan.prompt.ids)
-        claims = replace(plan.claims, fingerprint=fingerprint, tier=tier)
+        claims = replace(plan.claims, fingerprint=promise.fingerprint, tier=promise.tier)
         started.resume_token = make_resume_token(deployment_key, plan.tenant, plan.spec, plan.facts, claims)
     return gateway_pb2.GenerateResponse(started=started)

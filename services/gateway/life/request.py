@@ -29,6 +29,7 @@ from services.gateway.life.request_words import (
     JitterFn,
     Placement,
     PlaceRefusal,
+    Promise,
     RequestSpec,
     ReturnCause,
     Tier,
@@ -80,14 +81,14 @@ class RequestLife:
             self._commands.append(self._placing.enqueue(waiting))
         return self._after(now)
 
-    def promise(self) -> tuple[str, Tier]:
-        """Fingerprint and tier that hold from here on: of the engine that goes on, else of what is known."""
+    def promise(self) -> Promise:
+        """What holds from here on: of the engine that goes on, else of what is known."""
         going_on = next((choice for choice in self.choices if choice.engine is not None), None)
         if going_on is None or going_on.engine is None:
-            return self._spec.known_fingerprint, self.account.tier
+            return Promise(self._spec.known_fingerprint, self.account.tier, "")
         engine = going_on.engine
         tier = Tier.CONTINUED if going_on.has_changed_fingerprint else engine.tier
-        return engine.fingerprint, max(self.account.tier, tier)
+        return Promise(engine.fingerprint, max(self.account.tier, tier), engine.revision)
 
     # a scheduler's words
 

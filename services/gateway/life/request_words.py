@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from typing import NamedTuple
 
 from services.contract.errors import MeshError
 from services.gateway.text.output_text import Finish
@@ -88,6 +89,15 @@ class EngineFacts:
     fingerprint: str
     revision: str
     tier: Tier
+
+
+class Promise(NamedTuple):
+    """What `started` says of the engine that a stream begins or goes on in."""
+
+    fingerprint: str
+    tier: Tier
+    revision: str
+    """Empty where no engine is needed any more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from services.gateway.text.detokenizer import TokenTable
 
 KEY = b"k" * 32
 PROMPT, ANSWER = [1, 2, 3], [4, 5, 6, 7]
-ENGINE = EngineFacts("a", "a-1", "f", "r", Tier.BIT_IDENTICAL)
+ENGINE = EngineFacts("a", "a-1", "f", "the engine's own", Tier.BIT_IDENTICAL)
 DEFINITION = {
     "model": {"type": "BPE", "vocab": {chr(97 + i): i for i in range(26)}},
     "decoder": {"type": "ByteLevel"},
@@ -252,6 +252,12 @@ async def test_turns_that_cannot_be_appended_are_refused_by_the_callers_own_fiel
     with pytest.raises(MeshError) as caught:
         await rig.turn("r2", ["and then?"])
     assert (caught.value.reason, caught.value.field) == (Reason.NOT_SUPPORTED, "conversation.segments")
+
+
+async def test_the_revision_told_is_that_of_the_engine_that_serves() -> None:
+    rig = Rig()
+    await rig.run()
+    assert rig.events[0].started.model_revision == ENGINE.revision
 
 
 async def test_a_cancelled_turn_that_is_resumed_is_saved_whole_in_its_own_place() -> None:
