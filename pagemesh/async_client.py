@@ -257,8 +257,8 @@ class AsyncSession:
                 async for event in events:
                     self._cursor.observe(event)
                     yield event
-        except PagemeshError:
-            self._cursor.turn_failed()
+        except PagemeshError as error:
+            self._cursor.turn_failed(error)
             raise
 
 

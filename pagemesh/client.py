@@ -238,8 +238,8 @@ class Session:
             for event in self._client.stream(request, timeout_s=timeout_s):
                 self._cursor.observe(event)
                 yield event
-        except PagemeshError:
-            self._cursor.turn_failed()
+        except PagemeshError as error:
+            self._cursor.turn_failed(error)
             raise
 
 

@@ -16,6 +16,8 @@ class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     RUN_TIME = "run_time"
+    UNKNOWN = "unknown"
+    """A newer mesh's word."""
 
 
 class ExactnessTier(StrEnum):
@@ -322,7 +324,7 @@ def _choice_result(message: gateway_pb2.ChoiceResult) -> ChoiceResult:
             stop_reason = None
     return ChoiceResult(
         choice=message.choice,
-        finish_reason=_FINISH[message.finish_reason],
+        finish_reason=_FINISH.get(message.finish_reason, FinishReason.UNKNOWN),
         stop_reason=stop_reason,
         num_tokens=message.num_tokens,
         final_text=message.final_text,

@@ -45,6 +45,15 @@ def test_events_come_typed_and_in_order(gateway):
     assert request.request_id and request.client_attempt == 0
 
 
+def test_a_finish_that_this_client_does_not_know_is_no_reason_to_lose_the_answer(gateway):
+    end = complete(3)
+    end.complete.choices[0].finish_reason = 77
+    gateway.scripts = [play(started(), token(1, 0, "Par"), token(2, 1, "is"), end)]
+    with Client(gateway.address) as client:
+        answer = client.collect("capital?")
+    assert answer.text == "Paris" and answer.choices[0].finish_reason is FinishReason.UNKNOWN
+
+
 def test_collect_adds_the_stream_up(gateway):
     gateway.scripts = [play(*WHOLE), play(*WHOLE)]
     with Client(gateway.address) as client:

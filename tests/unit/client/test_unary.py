@@ -3,7 +3,7 @@
 import grpc
 import pytest
 
-from pagemesh import AsyncClient, Client, Complete, PagemeshError, RawText
+from pagemesh import AsyncClient, Client, Complete, PagemeshError, RawText, RetryPolicy
 from tests.support.fake_gateway import FAST, break_after, complete, error_info, play, started, token
 
 
@@ -72,6 +72,46 @@ def test_a_failed_turn_leaves_the_version(gateway):
         assert session.version == 0
         session.collect("one?")
     assert gateway.requests[1].session.expect_version == 0
+
+
+def test_after_a_turn_whose_end_was_lost_the_next_follows_whatever_is_there(gateway):
+    gateway.scripts = [break_after(started(resumable=False), token(1, 0, "yes")), turn(2)]
+    with Client(gateway.address) as client:
+        session = client.open_session("ada")
+        with pytest.raises(PagemeshError):
+            session.collect("one?")
+        session.collect("two?")
+        assert session.version == 2
+    assert not gateway.requests[1].session.HasField("expect_version")
+
+
+def refused_version():
+    return break_after(code=grpc.StatusCode.FAILED_PRECONDITION, details=(error_info("SESSION_VERSION"),))
+
+
+def test_a_session_that_stands_elsewhere_says_so_once_and_then_goes_on_from_there(gateway):
+    gateway.scripts = [refused_version(), turn(5)]
+    with Client(gateway.address) as client:
+        session = client.open_session("ada")
+        with pytest.raises(PagemeshError):
+            session.collect("one?")
+        session.collect("one?")
+        assert session.version == 5
+    assert not gateway.requests[1].session.HasField("expect_version")
+
+
+def test_a_turn_that_was_never_saved_is_told_once_and_then_left_out(gateway):
+    gateway.scripts = [turn(1), break_after(started(resumable=False)), refused_version(), turn(2)]
+    with Client(gateway.address, retry_policy=RetryPolicy(max_attempts=1)) as client:
+        session = client.open_session("ada")
+        session.collect("one?")
+        for _ in range(2):
+            with pytest.raises(PagemeshError):
+                session.collect("two?")
+        session.collect("two?")
+    expected = [request.session.HasField("expect_version") for request in gateway.requests]
+    assert expected == [True, True, False, True]
+    assert gateway.requests[3].session.expect_version == 1
 
 
 async def test_the_asynchronous_client_has_the_same_calls(gateway):
