@@ -11,6 +11,10 @@ import numpy.typing as npt
 from scipy import stats
 
 CONFIDENCE = 0.95
+MIN_ROUNDS = 5
+"""Behind a verdict."""
+LEAST_CHANGE = 0.02
+"""A smaller change is called none, however sure."""
 NUM_RESAMPLES = 10_000
 NUM_POOLED_RESAMPLES = 1_000
 
@@ -77,9 +81,11 @@ def _exp(logs: Interval) -> Interval:
     return Interval(math.exp(logs.ratio), math.exp(logs.low), math.exp(logs.high), logs.num_rounds)
 
 
-def verdict(interval: Interval, *, is_more_better: bool, least_change: float = 0.02) -> Verdict:
-    """`least_change` is the change of the ratio below which a difference is called none, however sure."""
-    if not (interval.low > 1 or interval.high < 1) or abs(interval.ratio - 1) < least_change:
+def verdict(interval: Interval, *, is_more_better: bool) -> Verdict | None:
+    """None for too few rounds: two that agree by chance would look sure."""
+    if interval.num_rounds < MIN_ROUNDS:
+        return None
+    if not (interval.low > 1 or interval.high < 1) or abs(interval.ratio - 1) < LEAST_CHANGE:
         return Verdict.SAME
     return Verdict.BETTER if (interval.ratio > 1) == is_more_better else Verdict.WORSE
 
