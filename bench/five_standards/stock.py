@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.generation.streamers import BaseStreamer
+from transformers.utils import logging
 
 from bench.five_standards.conversation import MAX_TOKENS, Message
 from bench.five_standards.row import Call, Row, row_of
@@ -27,6 +28,7 @@ class Loaded:
 
 def load(folder: Path, attention: str) -> Loaded:
     """As a user of the library does: every other setting is its default."""
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation=attention)
     return Loaded(AutoTokenizer.from_pretrained(folder), model)
 
