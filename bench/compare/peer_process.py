@@ -46,7 +46,7 @@ class PeerProcess:
 
     def __enter__(self) -> Self:
         self._log_path.parent.mkdir(parents=True, exist_ok=True)
-        leashed = [sys.executable, "-I", "-S", leash.__file__, str(os.getpid()), *self._command]
+        leashed = [sys.executable, "-I", "-S", leash.__file__, str(os.getpid()), "0", *self._command]
         with self._log_path.open("w") as log:
             self._process = subprocess.Popen(
                 leashed,
