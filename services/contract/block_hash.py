@@ -12,12 +12,22 @@ ROOT = bytes(16)
 
 HASH_BYTES = 16
 
+STRIDE = 16
+"""Ids that one hash covers where a block is a multiple of it: blocks of 256 and of 16 share names."""
+
 
 def block_hash(parent: bytes, salt: bytes, revision_digest: bytes, ids: Sequence[int]) -> bytes:
-    """BLAKE2b-128 over parent (16 bytes), salt, SHA-256 of the revision (32 bytes), ids (u32 LE)."""
+    """BLAKE2b-128 over parent (16 bytes), salt, SHA-256 of the revision (32 bytes), ids (u32 LE).
+
+    Ids of a larger block are hashed 16 by 16, each the parent of the next, and the last is the block's name.
+    """
     assert len(parent) == HASH_BYTES and len(revision_digest) == 32, (len(parent), len(revision_digest))
-    content = b"".join((parent, salt, revision_digest, struct.pack(f"<{len(ids)}I", *ids)))
-    return hashlib.blake2b(content, digest_size=HASH_BYTES).digest()
+    stride = STRIDE if len(ids) % STRIDE == 0 else len(ids)
+    for start in range(0, len(ids), stride):
+        part = ids[start : start + stride]
+        content = b"".join((parent, salt, revision_digest, struct.pack(f"<{len(part)}I", *part)))
+        parent = hashlib.blake2b(content, digest_size=HASH_BYTES).digest()
+    return parent
 
 
 def digest_revision(revision: str) -> bytes:

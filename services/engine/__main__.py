@@ -6,7 +6,11 @@ from services.chassis.entry import run_process
 from services.chassis.log import start_logging
 from services.chassis.settings import load_settings
 from services.contract.model_folder import ModelFolderError
-from services.engine.executors.registry import UnknownExecutorError, UnusableDeviceError
+from services.engine.executors.registry import (
+    UnknownExecutorError,
+    UnprovenKernelError,
+    UnusableDeviceError,
+)
 from services.engine.executors.script import ScriptError
 from services.engine.memory import TooLittleMemoryError
 from services.engine.settings import EngineSettings
@@ -17,6 +21,7 @@ EXPECTED = (
     ModelFolderError,
     UnknownExecutorError,
     UnusableDeviceError,
+    UnprovenKernelError,
     ScriptError,
     TooLittleMemoryError,
     DeadExecutorError,

@@ -122,6 +122,7 @@ class _RunningSetCollector(Collector):
             "model": self._info.model,
             "executor": fingerprint.executor,
             "dtype": fingerprint.dtype,
+            "kernel_path": fingerprint.kernel_path,
             "fingerprint": self._info.fingerprint_hash,
             "row_invariant": str(self._info.row_invariant).lower(),
             "tier": tier.removeprefix("EXACTNESS_TIER_").lower(),

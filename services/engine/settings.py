@@ -7,6 +7,9 @@ from pydantic import Field, model_validator
 
 from services.chassis.settings import ServiceSettings
 
+FUSIONS = ("qkv", "gate_up", "norm", "gate", "graphs")
+"""What can be switched off to measure it: fused projections, kernels of a GPU, recorded decode steps."""
+
 
 class EngineSettings(ServiceSettings):
     """Settings of the engine service."""
@@ -19,11 +22,18 @@ class EngineSettings(ServiceSettings):
     served_name: str = Field("smollm2", min_length=1, description="Name that the model is served under")
     executor: str = Field("torch", description="How it computes: torch, or scripted (no model)")
     device: str = Field("cpu", description="Device of the torch executor, as torch names it")
-    dtype: Literal["float32", "bfloat16"] = Field("float32", description="Type of weights and KV")
-    attention: str = Field("reference", description="Attention backend of the torch executor")
+    dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="Type of weights and KV")
+    attention: str = Field(
+        "auto",
+        description="Attention of the torch executor: reference, flash, triton; auto takes the fastest",
+    )
+    unfused: str = Field("", description=f"What is not fused, to measure it, by commas: {', '.join(FUSIONS)}")
+    batch_invariant: bool = Field(
+        False, description="A row's bits do not depend on its neighbours, at a price; attention triton"
+    )
     num_threads: int = Field(0, ge=0, le=1024, description="Compute threads; 0 leaves the library's choice")
     script: Path | None = Field(None, description="Script of the scripted executor; unset draws without one")
-    block_size: int = Field(16, ge=1, le=256, description="Ids per KV block")
+    block_size: int = Field(16, ge=1, le=256, description="Ids per KV block; see docs/gpu.md")
     num_blocks: int = Field(0, ge=0, description="KV blocks, with the null block; 0 sizes by kv_memory_mib")
     kv_memory_mib: int = Field(1024, ge=1, description="MiB of the KV pool where num_blocks is 0")
     max_model_len: int = Field(0, ge=0, description="Ids per sequence at most; 0 is the model's own limit")
@@ -35,6 +45,18 @@ class EngineSettings(ServiceSettings):
     lag: int = Field(0, ge=0, le=1, description="Steps planned ahead of the one that is committed")
     seed: int = Field(0, ge=0, description="Orders the blocks that are handed out; changes no answer")
     poison_freed_blocks: bool = Field(False, description="Fill freed blocks with NaN, to prove none is read")
+
+    @property
+    def unfused_names(self) -> frozenset[str]:
+        return frozenset(filter(None, self.unfused.split(",")))
+
+    @model_validator(mode="after")
+    def _check_fusions(self) -> Self:
+        if unknown := sorted(self.unfused_names - set(FUSIONS)):
+            raise ValueError(
+                f"unfused is {self.unfused}; there is no {unknown[0]} among {', '.join(FUSIONS)}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_batch(self) -> Self:

@@ -16,7 +16,8 @@ try:
     import triton.language as tl
     from triton.runtime import interpreter
 
-    import services.engine.attention.triton  # noqa: F401
+    import services.engine.attention.triton
+    import services.engine.model.fused  # noqa: F401
 finally:
     del os.environ["TRITON_INTERPRET"]
 

@@ -52,12 +52,13 @@ class Span:
     start: int
     length: int
     block_ids: Sequence[int]
-    """Covers start + length positions."""
+    """Covers start + length positions; the null block may stand for what lies behind the window of `start`."""
 
 
 class AttentionBackend(Protocol):
     """Owns the KV pool. `plan` comes once a step, then `attend` once per layer."""
 
+    name: ClassVar[str]
     capabilities: ClassVar[Capabilities]
     kernel: ClassVar[str]
     """What computes, for the fingerprint: name and generation or version of the library."""

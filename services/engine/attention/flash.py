@@ -36,6 +36,7 @@ def _table(archs: frozenset[int], block_sizes: frozenset[int]) -> Capabilities:
 class _Flash(PagedAttention):
     """Stores, then calls one library function on what `_call` makes of the step."""
 
+    name: ClassVar[str] = "flash"
     capabilities: ClassVar[Capabilities]
     kernel: ClassVar[str]
     trace_names: ClassVar[tuple[str, ...]]

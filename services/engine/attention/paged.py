@@ -116,6 +116,12 @@ class PagedAttention:
         if begun:
             self._pool[:, :, begun] = 0
 
+    def attend(
+        self, layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+    ) -> torch.Tensor:
+        """See LayerAttention."""
+        raise NotImplementedError
+
     def _store(
         self, layer: int, keys: torch.Tensor, values: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,7 +4,8 @@
     gather [rows, kv heads, context, head size]                   contiguous, as the product wants it
 
 Nothing outside a row's context counts, NaN included: a block's unwritten tail is zeroed when it is begun,
-and a short block table is padded with its own first block, whose keys are masked.
+blocks behind the window are not gathered, and a short table is padded with its own first gathered block,
+whose keys are masked.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,6 +43,7 @@ class _Group:
 class ReferenceAttention:
     """Exact softmax attention; the oracle for other backends."""
 
+    name: ClassVar[str] = "reference"
     capabilities: ClassVar[Capabilities] = Capabilities(
         devices=frozenset({"cpu", "cuda"}),
         archs=frozenset(),
@@ -151,8 +153,13 @@ class ReferenceAttention:
             groups.setdefault(key, []).append(index)
         yield from groups.values()
 
+    def _first_block(self, span: Span) -> int:
+        """What lies before it is behind the window of every token and not read."""
+        window = self._shape.window
+        return 0 if window is None else max(0, span.start - window + 1) // self._shape.block_size
+
     def _num_blocks(self, span: Span) -> int:
-        return -(-(span.start + span.length) // self._shape.block_size)
+        return -(-(span.start + span.length) // self._shape.block_size) - self._first_block(span)
 
     def _group(self, spans: Sequence[Span], firsts: np.ndarray, members: list[int]) -> _Group:
         s = self._shape
@@ -170,20 +177,24 @@ class ReferenceAttention:
             num_rows=len(chosen),
             num_queries=num_queries,
             gathered=self._tensor(heads.reshape(-1)),
-            mask=self._mask(np.array([span.start for span in chosen])[:, None] + offsets, num_blocks),
+            mask=self._mask(chosen, offsets, num_blocks),
             tokens=None if is_all else self._tensor(tokens.reshape(-1)),
             kept=None if is_real.all() else self._tensor(np.flatnonzero(is_real)),
             kept_tokens=None if is_all else self._tensor(tokens[is_real]),
         )
 
     def _padded_table(self, span: Span, num_blocks: int) -> list[int]:
-        table = list(span.block_ids[: self._num_blocks(span)])
+        first = self._first_block(span)
+        table = list(span.block_ids[first : first + self._num_blocks(span)])
         return table + table[:1] * (num_blocks - len(table))
 
-    def _mask(self, positions: np.ndarray, num_blocks: int) -> torch.Tensor:
-        """Takes query positions [rows, queries]; a padded query sees at least what its position would."""
-        ends = self._tensor(positions)[:, None, :, None]
-        columns = torch.arange(num_blocks * self._shape.block_size, device=self._shape.device)
+    def _mask(self, spans: Sequence[Span], offsets: np.ndarray, num_blocks: int) -> torch.Tensor:
+        """Takes the queries' offsets [queries]; a padded query sees at least what its position would."""
+        size = self._shape.block_size
+        starts = np.array([[span.start] for span in spans])
+        firsts = np.array([[self._first_block(span) * size] for span in spans])
+        ends = self._tensor(starts + offsets)[:, None, :, None]
+        columns = self._tensor(firsts + np.arange(num_blocks * size))[:, None, None, :]
         is_hidden = columns > ends
         if self._shape.window is not None:
             is_hidden |= columns <= ends - self._shape.window

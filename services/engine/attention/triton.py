@@ -4,13 +4,14 @@ Tests run the same kernels on the CPU under TRITON_INTERPRET=1, where `cpu` coun
 """
 
 import math
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 import torch
 import triton
 
-from services.engine.attention.backend import AttentionShape, Capabilities
+from services.engine.attention.backend import AttentionShape, Capabilities, Span
 from services.engine.attention.paged import Ints, PagedAttention, PagedInputs, copy_once
 from services.engine.kernels.attention import attend_kernel, decode_join_kernel, decode_part_kernel
 
@@ -27,6 +28,7 @@ _STRIDE = 16
 class TritonAttention(PagedAttention):
     """Implements AttentionBackend."""
 
+    name: ClassVar[str] = "triton"
     capabilities: ClassVar[Capabilities] = Capabilities(
         devices=frozenset({"cuda"} if isinstance(attend_kernel, triton.JITFunction) else {"cuda", "cpu"}),
         archs=frozenset({80, 86, 87, 89, 90, 100, 103, 110, 120, 121}),
@@ -53,6 +55,9 @@ class TritonAttention(PagedAttention):
         self._reads = {"GROUP": group, "BLOCK": shape.block_size, "TILE_N": _TILE_N}
         self._tiles = torch.empty(0), torch.empty(0)
 
+    def clear_begun(self, spans: Sequence[Span]) -> None:
+        """The kernels read no position that was not written."""
+
     @classmethod
     def missing(cls) -> str | None:
         return None
@@ -60,6 +65,10 @@ class TritonAttention(PagedAttention):
     def use(self, inputs: PagedInputs) -> None:
         super().use(inputs)
         if self._is_cut(inputs):
+            return
+        if max(inputs.lengths) == 1:  # without a copy from the host: a graph may be recording
+            rows = torch.arange(len(inputs.lengths), dtype=torch.int32, device=self.shape.device)
+            self._tiles = rows, torch.zeros_like(rows)
             return
         moved = copy_once(tile_rows(inputs.lengths, self._tile_m // self._group_pad), self.shape.device)
         self._tiles = moved["rows"], moved["firsts"]

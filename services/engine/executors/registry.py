@@ -22,6 +22,9 @@ class ExecutorRequest:
     num_threads: int
     max_model_len: int
     script: Path | None
+    max_sequences: int = 64
+    unfused: frozenset[str] = frozenset()
+    is_invariant: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,10 @@ class UnknownExecutorError(Exception):
 
 class UnusableDeviceError(Exception):
     """Torch does not know the device or does not find it here; one line."""
+
+
+class UnprovenKernelError(Exception):
+    """A trace of one step does not show the kernel that was promised; one line."""
 
 
 def make_executor(name: str, request: ExecutorRequest) -> MadeExecutor:
@@ -63,6 +70,9 @@ def _make_torch(request: ExecutorRequest) -> MadeExecutor:
         block_size=request.block_size,
         num_threads=request.num_threads,
         max_model_len=request.max_model_len,
+        max_sequences=request.max_sequences,
+        unfused=request.unfused,
+        is_invariant=request.is_invariant,
     )
     return MadeExecutor(TorchExecutor(folder, options), folder.revision, folder)
 

@@ -3,6 +3,7 @@
 Keeps its own copy of every sequence's ids, so that a row may name the id in flight. Knows no requests.
 """
 
+import logging
 import platform
 import time
 from collections.abc import Sequence
@@ -13,10 +14,16 @@ import torch
 
 from services.contract.model_folder import ModelFolder, ModelFolderError
 from services.engine.attention.backend import AttentionBackend, AttentionShape, Span
+from services.engine.attention.paged import PagedAttention, copy_once
 from services.engine.attention.registry import UnsupportedAttentionError, make_backend
+from services.engine.executors.decode_graphs import DecodeGraphs, Record
+from services.engine.executors.device_clock import DeviceClock
+from services.engine.executors.kernel_proof import prove_kernel
 from services.engine.model.config import DecoderConfig, read_config
 from services.engine.model.decoder import Decoder
+from services.engine.model.operators import Operators, PlainOperators
 from services.engine.model.weights import load_weights
+from services.engine.sampling.device_sampler import DeviceSampler
 from services.engine.sampling.sampler import Sampler
 from services.engine.sampling.sequence_state import SequenceState
 from services.engine.step import (
@@ -25,11 +32,13 @@ from services.engine.step import (
     LogitsWatcher,
     Row,
     RowOutput,
+    SamplingSpec,
     SequenceSpec,
     StepResult,
 )
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +46,7 @@ class TorchOptions:
     """How to compute."""
 
     dtype: str = "float32"
-    """Of weights, activations and KV: float32 or bfloat16."""
+    """Of weights, activations and KV: float32, bfloat16 or float16."""
     device: str = "cpu"
     attention: str = "reference"
     block_size: int = 16
@@ -45,18 +54,28 @@ class TorchOptions:
     """Threads of this process's products; 0 leaves the library's choice."""
     max_model_len: int = 0
     """Ids per sequence; 0 is the model's own limit."""
+    max_sequences: int = 64
+    """Rows of a recorded decode step at most."""
+    unfused: frozenset[str] = frozenset()
+    """What is switched off to measure it, of the settings' FUSIONS."""
+    is_invariant: bool = False
+    """A row's bits do not depend on its neighbours; needs attention triton."""
 
 
 class TorchExecutor:
     """Implements Executor."""
 
-    def __init__(self, folder: ModelFolder, options: TorchOptions) -> None:
+    def __init__(self, folder: ModelFolder, options: TorchOptions, record: Record | None = None) -> None:
+        """`record` records decode steps where there are no CUDA graphs: a test's stand-in."""
         self._folder = folder
         self._options = options
+        self._record = record
         self._states: dict[int, SequenceState] = {}
         self._decoder: Decoder | None = None
         self._attention: AttentionBackend | None = None
-        self._sampler = Sampler(folder.vocab_size)
+        self._max_positions = 0
+        self._graphs: DecodeGraphs | None = None
+        self._sampler: Sampler | DeviceSampler = Sampler(folder.vocab_size)
         self._watcher: LogitsWatcher | None = None
 
     def load(self) -> ExecutorSpec:
@@ -64,23 +83,34 @@ class TorchExecutor:
             torch.set_num_threads(self._options.num_threads)
         config = read_config(self._folder)
         dtype, device = DTYPES[self._options.dtype], torch.device(self._options.device)
-        shape = _attention_shape(config, self._options.block_size, dtype, device)
+        shape = _attention_shape(config, self._options, dtype, device)
         try:
             self._attention = make_backend(self._options.attention, shape)
         except UnsupportedAttentionError as error:
             raise ModelFolderError(self._folder.path, str(error), "use another attention backend") from error
-        self._decoder = Decoder(config, load_weights(self._folder, config, dtype, device))
-        return self._describe(config, shape)
+        weights = load_weights(self._folder, config, dtype, device)
+        self._decoder = Decoder(config, weights, _make_operators(self._options, device))
+        limit = self._options.max_model_len or config.max_positions
+        self._max_positions = min(limit, config.max_positions)
+        if device.type == "cuda":
+            self._sampler = DeviceSampler(self._folder.vocab_size, device)
+            self._prove()
+        return self._describe(shape)
 
     def allocate(self, num_blocks: int) -> None:
         assert self._attention is not None, "load comes first"
         self._attention.allocate(num_blocks)
+        self._record_graphs()
 
     def add(self, sequence: SequenceSpec) -> None:
-        self._states[sequence.sequence_id] = SequenceState(sequence)
+        state = self._states[sequence.sequence_id] = SequenceState(sequence)
+        if isinstance(self._sampler, DeviceSampler):
+            self._sampler.penalties.add(state)
 
     def remove(self, sequence_id: int) -> None:
         del self._states[sequence_id]
+        if isinstance(self._sampler, DeviceSampler):
+            self._sampler.penalties.remove(sequence_id)
 
     def poison(self, block_ids: Sequence[int]) -> None:
         assert self._attention is not None, "load comes first"
@@ -88,7 +118,7 @@ class TorchExecutor:
             self._attention.poison(block_ids)
 
     def unload(self) -> None:
-        self._decoder = self._attention = None
+        self._decoder = self._attention = self._graphs = None
         self._states.clear()
 
     def watch_logits(self, watcher: LogitsWatcher | None) -> None:
@@ -97,12 +127,11 @@ class TorchExecutor:
     @torch.inference_mode()
     def run(self, rows: Sequence[Row]) -> StepResult:
         started = time.perf_counter_ns()
-        hidden, logits = self._forward(rows)
-        is_usable = [
-            ok and not self._is_lost(row) for row, ok in zip(rows, _are_finite(hidden, rows), strict=True)
-        ]
-        computed = time.perf_counter_ns()
+        clock = DeviceClock(self._device)
+        logits, is_finite = self._forward(rows)
+        clock.stop()
         drawn = iter(self._draw(rows, logits))
+        is_usable = [ok and not self._is_lost(row) for row, ok in zip(rows, is_finite.tolist(), strict=True)]
         outputs = tuple(
             _judge(row, next(drawn) if row.is_sampled else None, ok)
             for row, ok in zip(rows, is_usable, strict=True)
@@ -111,19 +140,27 @@ class TorchExecutor:
             for token_id in output.ids:
                 self._states[output.sequence_id].append(token_id)
         ended = time.perf_counter_ns()
-        return StepResult(outputs, step_us=(ended - started) // 1000, device_us=(computed - started) // 1000)
+        return StepResult(outputs, step_us=(ended - started) // 1000, device_us=clock.elapsed_us())
 
     def _forward(self, rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Gives final hidden states [tokens, hidden] and the sampled rows' logits [sampled rows, vocab]."""
+        """Gives the sampled rows' logits [sampled rows, vocab], and whether each row is finite [rows]."""
         assert self._decoder is not None, "load comes first"
         assert self._attention is not None, "load comes first"
         ids = [token_id for row in rows for token_id in self._known_ids(row)]
+        spans = [Span(row.start, len(row.chunk_ids), row.block_ids) for row in rows]
+        if self._graphs is not None and self._graphs.can_run(spans):
+            hidden, logits = self._graphs.run(ids, spans)
+            sampled = [index for index, row in enumerate(rows) if row.is_sampled]
+            return logits if len(sampled) == len(rows) else logits[sampled], hidden.isfinite().all(dim=1)
         positions = np.concatenate([np.arange(row.start, row.start + len(row.chunk_ids)) for row in rows])
-        self._attention.plan([Span(row.start, len(row.chunk_ids), row.block_ids) for row in rows])
-        hidden = self._decoder.forward(self._indices(ids), self._indices(positions), self._attention)
         ends = np.cumsum([len(row.chunk_ids) for row in rows]) - 1
-        sampled = ends[[row.is_sampled for row in rows]]
-        return hidden, self._decoder.logits(hidden.index_select(0, self._indices(sampled)))
+        arrays = {"ids": ids, "positions": positions, "ends": ends}
+        arrays["sampled"] = ends[[row.is_sampled for row in rows]]
+        moved = copy_once({name: np.asarray(it, np.int32) for name, it in arrays.items()}, self._device)
+        self._attention.plan(spans)
+        hidden = self._decoder.forward(moved["ids"], moved["positions"], self._attention)
+        logits = self._decoder.logits(hidden.index_select(0, moved["sampled"]))
+        return logits, _are_finite(hidden, moved["ends"])
 
     def _known_ids(self, row: Row) -> tuple[int, ...]:
         """The row's ids, the one in flight when it was planned filled in."""
@@ -143,52 +180,90 @@ class TorchExecutor:
             self._watcher([state.sequence_id for state in states], seen)
         return self._sampler.draw(logits, states) if states else []
 
-    def _indices(self, values: Sequence[int] | np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(np.asarray(values, dtype=np.int64)).to(self._options.device)
+    @property
+    def _device(self) -> torch.device:
+        return torch.device(self._options.device)
 
-    def _describe(self, config: DecoderConfig, shape: AttentionShape) -> ExecutorSpec:
-        limit = self._options.max_model_len or config.max_positions
-        instructions = torch.backends.cpu.get_cpu_capability()
-        is_cpu = shape.device.type == "cpu"
+    @torch.inference_mode()
+    def _record_graphs(self) -> None:
+        is_wanted = "graphs" not in self._options.unfused and (self._device.type == "cuda" or self._record)
+        if not is_wanted or not isinstance(self._attention, PagedAttention):
+            return
+        assert self._decoder is not None, "load comes first"
+        rows, positions = self._options.max_sequences, self._max_positions
+        self._graphs = DecodeGraphs(self._decoder, self._attention, rows, positions, self._record)
+        self._graphs.record()
+
+    def _prove(self) -> None:
+        """Runs one token in a pool of two blocks under a profiler. Raises UnprovenKernelError."""
+        assert self._attention is not None, "load comes first"
+        self._attention.allocate(2)
+        spec = SequenceSpec(0, (0,), 1, SamplingSpec(temperature=0.0))
+        row = Row(0, (0,), 0, (1,), is_sampled=False)
+        self._states[0] = SequenceState(spec)
+        seen = prove_kernel(lambda: self.run([row]), self._attention.trace_names, self._device)
+        logger.info("attention kernel seen in a trace", extra={"kernel": seen})
+        del self._states[0]
+
+    def _describe(self, shape: AttentionShape) -> ExecutorSpec:
+        assert self._attention is not None, "load comes first"
         return ExecutorSpec(
             name="torch",
             dtype=self._options.dtype,
             kv_dtype=self._options.dtype,
-            kernel_path=f"attention={self._options.attention}",
-            device=f"cpu/{platform.machine()} {instructions}"
-            if is_cpu
-            else f"cuda/{torch.cuda.get_device_name(shape.device)}",
+            kernel_path=f"attention={self._attention.name} ({self._attention.kernel})",
+            device=_describe_device(shape.device),
             vocab_size=self._folder.vocab_size,
-            max_model_len=min(limit, config.max_positions),
-            row_invariant=False,
+            max_model_len=self._max_positions,
+            row_invariant=self._options.is_invariant,
             bytes_per_block=shape.bytes_per_block,
             library_versions=(f"torch {torch.__version__}",),
-            flags=(f"threads={torch.get_num_threads()}",),
+            flags=_flags(self._options, shape.device),
         )
 
 
+def _make_operators(options: TorchOptions, device: torch.device) -> Operators:
+    """Our kernels on a GPU, or where a test interprets them; plain torch on a CPU."""
+    if device.type == "cpu" and options.attention != "triton":
+        return PlainOperators(options.unfused)
+    from services.engine.model.fused import FusedOperators  # noqa: PLC0415
+
+    return FusedOperators(options.unfused, is_invariant=options.is_invariant)
+
+
+def _describe_device(device: torch.device) -> str:
+    if device.type == "cpu":
+        return f"cpu/{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    return f"cuda/{torch.cuda.get_device_name(device)}"
+
+
+def _flags(options: TorchOptions, device: torch.device) -> tuple[str, ...]:
+    """What else decides the numbers."""
+    flags = [f"threads={torch.get_num_threads()}"] if device.type == "cpu" else []
+    flags += [f"unfused={','.join(sorted(options.unfused))}"] if options.unfused else []
+    return (*flags, "batch_invariant") if options.is_invariant else tuple(flags)
+
+
 def _attention_shape(
-    config: DecoderConfig, block_size: int, dtype: torch.dtype, device: torch.device
+    config: DecoderConfig, options: TorchOptions, dtype: torch.dtype, device: torch.device
 ) -> AttentionShape:
     return AttentionShape(
         num_layers=config.num_layers,
         num_heads=config.num_heads,
         num_kv_heads=config.num_kv_heads,
         head_size=config.head_size,
-        block_size=block_size,
+        block_size=options.block_size,
         window=config.window,
         dtype=dtype,
         device=device,
+        is_invariant=options.is_invariant,
     )
 
 
-def _are_finite(hidden: torch.Tensor, rows: Sequence[Row]) -> list[bool]:
-    """Tells for each row whether all its hidden states are finite."""
-    is_finite = hidden.isfinite().all(dim=1)
-    if bool(is_finite.all()):
-        return [True] * len(rows)
-    firsts = np.cumsum([0, *(len(row.chunk_ids) for row in rows[:-1])])
-    return [bool(ok) for ok in np.logical_and.reduceat(is_finite.cpu().numpy(), firsts)]
+def _are_finite(hidden: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """Tells for each row, whose last token is in `ends`, whether all its hidden states are finite [rows]."""
+    num_bad = (~hidden.isfinite().all(dim=1)).cumsum(0).index_select(0, ends)
+    return num_bad.diff(prepend=num_bad.new_zeros(1)) == 0
 
 
 def _judge(row: Row, drawn: RowOutput | None, is_usable: bool) -> RowOutput:

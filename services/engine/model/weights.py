@@ -19,6 +19,10 @@ class Linear:
 
     weight: torch.Tensor
     bias: torch.Tensor | None
+    name: str = ""
+    """Of projections that are fused: qkv, gate_up."""
+    cuts: tuple[int, ...] = ()
+    """Outputs of each of those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +104,11 @@ class _WeightReader:
             gate_up = {f"{mlp}.gate_proj": c.intermediate_size, f"{mlp}.up_proj": c.intermediate_size}
             yield LayerWeights(
                 attention_norm=self._tensor(f"{layer}.input_layernorm.weight", (c.hidden_size,)),
-                qkv=self._linear(qkv, c.hidden_size),
+                qkv=self._linear(qkv, c.hidden_size, "qkv"),
                 head_norm=self._head_norm(attention),
                 attention_out=self._linear({f"{attention}.o_proj": c.hidden_size}, q_size),
                 mlp_norm=self._tensor(f"{layer}.post_attention_layernorm.weight", (c.hidden_size,)),
-                gate_up=self._linear(gate_up, c.hidden_size),
+                gate_up=self._linear(gate_up, c.hidden_size, "gate_up"),
                 down=self._linear({f"{mlp}.down_proj": c.hidden_size}, c.intermediate_size),
             )
 
@@ -116,12 +120,13 @@ class _WeightReader:
         keys = self._tensor(f"{attention}.k_norm.weight", (c.head_size,))
         return torch.cat((queries.expand(c.num_heads, -1), keys.expand(c.num_kv_heads, -1)))
 
-    def _linear(self, parts: dict[str, int], in_size: int) -> Linear:
+    def _linear(self, parts: dict[str, int], in_size: int, name: str = "") -> Linear:
         """Fuses projections of one input; a family without biases has none in its files."""
         weights = [self._tensor(f"{name}.weight", (out_size, in_size)) for name, out_size in parts.items()]
         has_bias = any(f"{name}.bias" in self._files for name in parts)
         biases = [self._tensor(f"{name}.bias", (size,)) for name, size in parts.items()] if has_bias else []
-        return Linear(torch.cat(weights), torch.cat(biases) if has_bias else None)
+        bias = torch.cat(biases) if has_bias else None
+        return Linear(torch.cat(weights), bias, name, tuple(parts.values()))
 
     def _tensor(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         remedy = "use weights that belong to its config.json"

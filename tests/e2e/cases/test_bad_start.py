@@ -129,6 +129,7 @@ def test_a_port_in_use(taken_port: int, service: str, flag: str) -> None:
 BAD_SETTINGS = [
     ("tokenizer", "--encode-threads=many", "--encode-threads .*; given 'many'"),
     ("engine", "--num-blocks=2", "num_blocks is 2; at least 3"),
+    ("engine", "--unfused=norm,everything", "there is no everything among qkv, gate_up, norm, gate, graphs"),
     ("scheduler", "--no-such-setting=1", "--no-such-setting"),
     ("scheduler", "--listen=7600", "--listen .* expected host:port .*; given '7600'"),
     ("gateway", "--schedulers=127.0.0.1:7620,here", "--schedulers .* expected host:port"),
@@ -152,3 +153,11 @@ def test_a_bad_setting_in_the_environment() -> None:
 def test_a_device_that_is_not_here() -> None:
     ended = start("engine", "--device=no-such")
     assert ended.code == 1 and "device 'no-such' cannot be used here" in ended.line
+
+
+def test_attention_that_cannot_be_honoured() -> None:
+    """Never another one instead."""
+    ended = start("engine", "--attention=flash")
+    assert ended.code == 1
+    assert "attention backend 'flash' cannot run here: " in ended.line
+    assert "generation 2: no device cpu" in ended.line

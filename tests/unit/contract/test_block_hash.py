@@ -41,3 +41,10 @@ def test_salt_and_revision_part_name_spaces() -> None:
     ids = list(range(16))
     names = {block_hashes(ids, 16, salt, revision)[0] for salt in (b"a", b"b") for revision in ("r", "s")}
     assert len(names) == 4
+
+
+def test_a_kernel_block_is_named_by_its_last_hash_block() -> None:
+    """Engines with blocks of 16 and of 256 agree on what a prefix is called."""
+    ids = list(range(600))
+    small, large = (block_hashes(ids, size, b"salt", "revision") for size in (16, 256))
+    assert large == [small[15], small[31]]
