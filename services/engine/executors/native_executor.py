@@ -15,20 +15,10 @@ import numpy as np
 import torch
 
 from services.contract.model_folder import ModelFolder, ModelFolderError
+from services.engine.executors.native_weights import give_weights, make_packer
 from services.engine.executors.row_ids import is_lost, known_ids
 from services.engine.model.config import DecoderConfig, read_config
-from services.engine.model.rope import inverse_frequencies
-from services.engine.model.weights import DecoderWeights, LayerWeights, Linear, load_weights
-from services.engine.native.library import (
-    Batch,
-    Floats,
-    KernelPath,
-    Library,
-    LinearName,
-    NativeModel,
-    Shape,
-    VectorName,
-)
+from services.engine.native.library import Batch, KernelPath, Library, NativeModel, Shape
 from services.engine.sampling.sampler import Sampler
 from services.engine.sampling.sequence_state import SequenceState
 from services.engine.step import ExecutorSpec, LogitsWatcher, Row, RowOutput, SequenceSpec, StepResult
@@ -36,6 +26,8 @@ from services.engine.step import ExecutorSpec, LogitsWatcher, Row, RowOutput, Se
 BLOCK_SIZE = 16
 """The only one: a tile's rows."""
 MAX_HEAD_SIZE = 256
+WEIGHT_DTYPES = {"plain": "bfloat16", "int8": "int8", "int4": "int4"}
+"""By the option `weights`; what activations and KV are is the kernels' matter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +39,8 @@ class NativeOptions:
     block_size: int = BLOCK_SIZE
     max_model_len: int = 0
     """Ids per sequence; 0 is the model's own limit."""
+    weights: str = "plain"
+    """plain (bf16), int8 or int4."""
     path: KernelPath = KernelPath.NONE
     """NONE: the fastest of this processor."""
 
@@ -70,8 +64,8 @@ class NativeExecutor:
         config = read_config(self._folder)
         self._check(config)
         self._model = NativeModel(self._library, _shape(config), self._path, self._num_threads)
-        weights = load_weights(self._folder, config, torch.bfloat16, torch.device("cpu"))
-        _give(self._model, config, weights)
+        packer = make_packer(self._options.weights, self._library, self._folder, config)
+        give_weights(self._model, self._folder, config, packer)
         return self._describe(config, self._model)
 
     def allocate(self, num_blocks: int) -> None:
@@ -162,7 +156,7 @@ class NativeExecutor:
         limit = self._options.max_model_len or config.max_positions
         return ExecutorSpec(
             name="native",
-            dtype="bfloat16",
+            dtype=WEIGHT_DTYPES[self._options.weights],
             kv_dtype="bfloat16",
             kernel_path=self._path.name.lower(),
             device=f"cpu/{platform.machine()}",
@@ -196,40 +190,6 @@ def _shape(config: DecoderConfig) -> Shape:
         window=config.window or 0,
         norm_epsilon=config.norm_epsilon,
     )
-
-
-def _give(model: NativeModel, config: DecoderConfig, weights: DecoderWeights) -> None:
-    """Packs all weights into native memory."""
-    model.set_embedding(weights.embedding.contiguous().data_ptr())
-    model.set_vector(0, VectorName.FREQUENCIES, inverse_frequencies(config.rope, config.head_size).numpy())
-    model.set_vector(0, VectorName.FINAL_NORM, _floats(weights.final_norm))
-    _give_linear(model, 0, LinearName.HEAD, Linear(weights.head, None))
-    for index, layer in enumerate(weights.layers):
-        _give_layer(model, index, layer, config.num_heads)
-
-
-def _give_layer(model: NativeModel, index: int, layer: LayerWeights, num_heads: int) -> None:
-    model.set_vector(index, VectorName.ATTENTION_NORM, _floats(layer.attention_norm))
-    model.set_vector(index, VectorName.MLP_NORM, _floats(layer.mlp_norm))
-    if layer.head_norm is not None:
-        model.set_vector(index, VectorName.QUERY_NORM, _floats(layer.head_norm[0]))
-        model.set_vector(index, VectorName.KEY_NORM, _floats(layer.head_norm[num_heads]))
-    _give_linear(model, index, LinearName.QKV, layer.qkv)
-    _give_linear(model, index, LinearName.ATTENTION_OUT, layer.attention_out)
-    _give_linear(model, index, LinearName.GATE_UP, layer.gate_up)
-    _give_linear(model, index, LinearName.DOWN, layer.down)
-
-
-def _give_linear(model: NativeModel, layer: int, name: LinearName, linear: Linear) -> None:
-    weight = linear.weight.contiguous()
-    out_size, in_size = weight.shape
-    bias = None if linear.bias is None else _floats(linear.bias)
-    model.set_linear_bf16(layer, name, (out_size, in_size), weight.data_ptr(), bias)
-
-
-def _floats(values: torch.Tensor) -> Floats:
-    floats: Floats = values.float().contiguous().numpy()
-    return floats
 
 
 def _judge(row: Row, drawn: RowOutput | None, is_usable: bool) -> RowOutput:

@@ -32,7 +32,13 @@ The warning that is off has false alarms in GCC 12's own headers (bug 105593).""
 _AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma")
 _BF16 = (*_AVX512, "-mavx512bf16")
 _AMX = (*_BF16, "-mavx512vnni", "-mamx-tile", "-mamx-bf16", "-mamx-int8")
-_TARGETS: Mapping[str, Sequence[str]] = {"_amx": _AMX, "_avx512_bf16": _BF16, "": _AVX512}
+_VNNI = (*_AVX512, "-mavx512vnni")
+_TARGETS: Mapping[str, Sequence[str]] = {
+    "_amx": _AMX,
+    "_avx512_bf16": _BF16,
+    "_avx512_vnni": _VNNI,
+    "": _AVX512,
+}
 """By the end of a file's name, the first that fits. Never -march=native: it misnames virtual processors."""
 NEEDED_FEATURES = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "fma"})
 _COMPILE_TIMEOUT_S = 300.0

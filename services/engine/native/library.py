@@ -99,7 +99,12 @@ class Library:
         self._declare("destroy", None, pointer)
         self._declare("set_embedding", int32, pointer, pointer)
         self._declare("set_vector", int32, pointer, int64, int32, pointer)
-        self._declare("set_linear_bf16", int32, pointer, int64, int32, int64, int64, pointer, pointer)
+        self._declare("set_linear", int32, pointer, int64, int32, pointer)
+        self._declare("pack_bf16", pointer, int32, int64, int64, pointer, pointer)
+        self._declare("pack_int8", pointer, int32, int64, int64, pointer, pointer, pointer)
+        self._declare("pack_groups", pointer, int32, int64, int64, int32, pointer, pointer, pointer, pointer)
+        self._declare("free_linear", None, pointer)
+        self._declare("apply", int32, pointer, int32, pointer, int64, pointer)
         self._declare("allocate", int32, pointer, int64)
         self._declare("poison", None, pointer, pointer, int64)
         self._declare("block_bytes", int64, pointer)
@@ -145,12 +150,9 @@ class NativeModel:
     def set_vector(self, layer: int, name: VectorName, values: Floats) -> None:
         self._library.check("set_vector", self._handle, layer, int(name), values.ctypes.data)
 
-    def set_linear_bf16(
-        self, layer: int, name: LinearName, size: tuple[int, int], weight: int, bias: Floats | None
-    ) -> None:
-        """Takes the address of a weight [out, in] in bf16, and packs it."""
-        bias_address = None if bias is None else bias.ctypes.data
-        self._library.check("set_linear_bf16", self._handle, layer, int(name), *size, weight, bias_address)
+    def set_linear(self, layer: int, name: LinearName, linear: int | None) -> None:
+        """Takes the handle of a packed linear and leaves it empty."""
+        self._library.check("set_linear", self._handle, layer, int(name), linear)
 
     def allocate(self, num_blocks: int) -> None:
         self._library.check("allocate", self._handle, num_blocks)

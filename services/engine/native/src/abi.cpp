@@ -1,27 +1,14 @@
 // The C interface that ctypes calls. Nothing throws across it: a call that failed gives null or -1, and
 // pagemesh_last_error says why.
 #include <cstring>
-#include <exception>
-#include <string>
+#include <stdexcept>
 
+#include "abi_guard.hpp"
 #include "step.hpp"
 
 using namespace pagemesh;
 
 namespace {
-
-thread_local std::string last_error;
-
-template <class Call>
-int guard(Call call) {
-  try {
-    call();
-    return 0;
-  } catch (const std::exception& error) {
-    last_error = error.what();
-    return -1;
-  }
-}
 
 std::vector<float> padded(const float* values, int64_t size, int64_t padded_size) {
   std::vector<float> copy(padded_size, 0.0f);
@@ -35,8 +22,6 @@ extern "C" {
 
 enum LinearName : int32_t { kQkv = 0, kAttentionOut = 1, kGateUp = 2, kDown = 3, kHead = 4 };
 enum VectorName : int32_t { kAttentionNorm = 0, kMlpNorm = 1, kQueryNorm = 2, kKeyNorm = 3, kFinalNorm = 4, kFrequencies = 5 };
-
-const char* pagemesh_last_error() { return last_error.c_str(); }
 
 int32_t pagemesh_best_path() { return static_cast<int32_t>(best_kernel_path()); }
 
@@ -91,12 +76,11 @@ static void place_linear(Model* model, int64_t layer, int32_t name, Linear linea
   }
 }
 
-// `weight` is [out_size][in_size] bf16, `bias` [out_size] fp32 or null; both are copied.
-int32_t pagemesh_set_linear_bf16(Model* model, int64_t layer, int32_t name, int64_t out_size, int64_t in_size,
-                                 const uint16_t* weight, const float* bias) {
+// Moves a packed linear (abi_linear.cpp) to its place; what is left of it must still be freed.
+int32_t pagemesh_set_linear(Model* model, int64_t layer, int32_t name, Linear* linear) {
   return guard([&] {
-    const ColumnOrder order = name == kGateUp ? ColumnOrder::gate_up : ColumnOrder::plain;
-    place_linear(model, layer, name, pack_bf16(order, out_size, in_size, weight, bias));
+    if ((linear->order == ColumnOrder::gate_up) != (name == kGateUp)) throw std::invalid_argument("wrong column order");
+    place_linear(model, layer, name, std::move(*linear));
   });
 }
 

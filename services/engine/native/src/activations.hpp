@@ -13,7 +13,13 @@ namespace pagemesh {
 
 enum class ActivationForm : int32_t {
   bf16_tiles = 0,  // [row block][k step][16 rows][32] bf16, which AMX loads as it is
-  fp32_rows = 1,   // [row][in_size padded to 32] fp32, for formats that quantize a whole row first
+  fp32_rows = 1,   // [row][in_size padded to 32] fp32, and beside them what split_rows.hpp makes of whole rows
+};
+
+// Of a row in two 8-bit halves: the scale of its codes, and each half's sum.
+struct SplitScale {
+  float scale;
+  int32_t high_sum, low_sum;
 };
 
 class Activations {
@@ -26,6 +32,9 @@ class Activations {
     if (num_rows <= capacity_) return;
     capacity_ = round_up(num_rows, 2 * kTileRows);
     buffer_ = Buffer(capacity_ * num_k_steps_ * kTileDepth * (form_ == ActivationForm::bf16_tiles ? 2 : 4));
+    if (form_ == ActivationForm::bf16_tiles) return;
+    split_ = Buffer(capacity_ * num_split_steps() * 2 * kSplitDepth);
+    split_scales_ = Buffer(capacity_ * sizeof(SplitScale));
   }
 
   // Stores columns [16 * column16, + 16) of a row.
@@ -43,13 +52,19 @@ class Activations {
     return buffer_.as<uint16_t>() + (row_block * num_k_steps_ + k_step) * kTileRows * kTileDepth;
   }
   float* row_of(int64_t row) const { return buffer_.as<float>() + row * num_k_steps_ * kTileDepth; }
+  // [high, low][16][64] int8; the pairs of tiles of one row block lie one after the other.
+  int8_t* split_tile(int64_t row_block, int64_t split_step) const {
+    return split_.as<int8_t>() + (row_block * num_split_steps() + split_step) * 2 * kTileBytes;
+  }
+  SplitScale& split_scale(int64_t row) const { return split_scales_.as<SplitScale>()[row]; }
+  int64_t num_split_steps() const { return ceil_div(num_k_steps_ * kTileDepth, kSplitDepth); }
   int64_t num_k_steps() const { return num_k_steps_; }
   ActivationForm form() const { return form_; }
 
  private:
   int64_t num_k_steps_ = 0, capacity_ = 0;
   ActivationForm form_ = ActivationForm::bf16_tiles;
-  Buffer buffer_;
+  Buffer buffer_, split_, split_scales_;
 };
 
 }  // namespace pagemesh

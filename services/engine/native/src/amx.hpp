@@ -1,5 +1,5 @@
 // AMX instructions by tile number. GCC 12's own intrinsics do not say that they touch memory, so stores before them
-// would be dropped; these do. Only for files compiled with -mamx-tile -mamx-bf16.
+// would be dropped; these do. Only for files compiled with -mamx-tile -mamx-bf16 -mamx-int8.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +38,12 @@ inline void store(void* to, int64_t stride) {
 template <int kSum, int kA, int kB>
 inline void multiply_bf16() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSum), "i"(kA), "i"(kB));
+}
+
+// The same with quads of int8 and sums in int32.
+template <int kSum, int kA, int kB>
+inline void multiply_int8() {
+  asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSum), "i"(kA), "i"(kB));
 }
 
 }  // namespace pagemesh::amx

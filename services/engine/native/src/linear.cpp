@@ -49,7 +49,12 @@ Linear pack_bf16(ColumnOrder order, int64_t out_size, int64_t in_size, const uin
 }
 
 FormatKernels kernels_of(Format format, KernelPath path) {
-  if (format != Format::bf16) throw std::invalid_argument("this format of weights has no kernel");
+  switch (format) {
+    case Format::int8: return int8_kernels(path);
+    case Format::int4:
+    case Format::int8_groups: return groups_kernels(path);
+    case Format::bf16: break;
+  }
   switch (path) {
     case KernelPath::amx: return {ActivationForm::bf16_tiles, multiply_bf16_amx, nullptr};
     case KernelPath::avx512_bf16: return {ActivationForm::bf16_tiles, multiply_bf16_avx512_bf16, nullptr};

@@ -17,7 +17,8 @@
 
 namespace pagemesh {
 
-enum class Format : int32_t { bf16 = 0, int8 = 1, int4 = 2 };
+// int8 has a scale per output column; the others one per group of 32 inputs.
+enum class Format : int32_t { bf16 = 0, int8 = 1, int4 = 2, int8_groups = 3 };
 
 // Which output columns make a panel. `gate_up`: 16 of the gate and the same 16 of the up projection, so that the
 // product of the two needs nothing from another panel.
@@ -52,8 +53,8 @@ struct PanelTask {
 
 using PanelKernel = void (*)(const PanelTask&);
 
-// Turns rows [16 * row_block, + 16) of fp32 activations into what the panel kernel reads, kept beside them.
-using PrepareKernel = void (*)(const Activations&, int64_t row_block);
+// Turns rows of fp32 activations into what the panel kernel reads, kept beside them.
+using PrepareKernel = void (*)(const Activations&, int64_t first_row, int64_t num_rows);
 
 struct FormatKernels {
   ActivationForm form;
@@ -65,6 +66,17 @@ FormatKernels kernels_of(Format format, KernelPath path);
 
 // Packs W [out_size, in_size] given row by row as bf16, and b [out_size] fp32 or null.
 Linear pack_bf16(ColumnOrder order, int64_t out_size, int64_t in_size, const uint16_t* weight, const float* bias);
+
+// Packs codes [out_size, in_size] with a scale per row; see services/engine/quantization/rows.py.
+Linear pack_int8(ColumnOrder order, int64_t out_size, int64_t in_size, const int8_t* codes, const float* scales,
+                 const float* bias);
+FormatKernels int8_kernels(KernelPath path);
+
+// Packs codes [out_size, in_size] (unsigned 4-bit ones, or signed bytes) with float16 scales, and for int4 minima,
+// [out_size, in_size / 32]; see services/engine/quantization/groups.py.
+Linear pack_groups(Format format, ColumnOrder order, int64_t out_size, int64_t in_size, const uint8_t* codes,
+                   const uint16_t* scales, const uint16_t* minima, const float* bias);
+FormatKernels groups_kernels(KernelPath path);
 
 // Fills what all formats share: sizes, panels, bias.
 Linear outline_linear(Format format, ColumnOrder order, int64_t out_size, int64_t in_size, const float* bias);

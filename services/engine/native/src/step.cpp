@@ -104,7 +104,9 @@ template <class Finish>
 void Model::apply(int thread, const Linear& linear, Activations& input, int64_t num_rows, Finish finish) {
   const FormatKernels kernels = kernels_of(linear.format, path_);
   if (kernels.prepare != nullptr)
-    team_.each(ceil_div(num_rows, kTileRows), [&](int64_t block, int64_t) { kernels.prepare(input, block); });
+    team_.each(ceil_div(num_rows, kTileRows), [&](int64_t block, int64_t) {
+      kernels.prepare(input, block * kTileRows, std::min(kTileRows, num_rows - block * kTileRows));
+    });
   const int64_t pass_rows = rows_per_pass(linear);
   auto* sums = scratch_[thread].panel.as<float>();
   const int64_t num_items = ceil_div(num_rows, pass_rows) * linear.num_panels;

@@ -7,6 +7,7 @@ namespace pagemesh {
 
 constexpr int64_t kTileRows = 16;    // rows of activations in a tile
 constexpr int64_t kTileDepth = 32;   // bf16 operands along the sum in a tile: 64 bytes
+constexpr int64_t kSplitDepth = 64;  // int8 operands along the sum in a tile: 64 bytes
 constexpr int64_t kTileBytes = 1024;
 constexpr int64_t kPanelColumns = 32;  // output columns that one thread computes at a time
 
