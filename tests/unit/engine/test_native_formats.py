@@ -1,4 +1,4 @@
-"""Native kernels of quantized weights against their reference arithmetic, bit by bit, on every usable path."""
+"""Native kernels of quantized weights against their reference arithmetic, bit by bit, on each usable path."""
 
 from collections.abc import Iterator
 from pathlib import Path
