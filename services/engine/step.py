@@ -14,7 +14,7 @@ PLACEHOLDER = -1
 """Stands for the id that the step in flight will draw for the same sequence (lag 1)."""
 
 NULL_BLOCK = 0
-"""Block id that is never handed out; pads block tables."""
+"""Block id that is never handed out; stands in block tables where nothing is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,8 @@ class Row:
     start: int
     """Absolute position of chunk_ids[0]; everything before it is in the KV cache."""
     block_ids: Sequence[int]
-    """Block table covering at least start + len(chunk_ids) positions; a snapshot."""
+    """Block table covering at least start + len(chunk_ids) positions; a snapshot. With a sliding window the
+    blocks before position start - window + 1 may be NULL_BLOCK: nothing that lies there may count."""
     is_sampled: bool
     """True if the last position's logits draw the next id, whose position is start + len(chunk_ids)."""
 
@@ -113,6 +114,9 @@ class ExecutorSpec:
     flags: tuple[str, ...] = ()
     max_ids_per_step: int = 1
     """Ids one row may draw in one step; the planner reserves blocks for so many."""
+    window: int | None = None
+    """Set by an executor that takes NULL_BLOCK for blocks that lie wholly behind a row's sliding window (a
+    position sees itself and window - 1 before it, in every layer); None: all blocks are kept."""
 
 
 class Executor(Protocol):

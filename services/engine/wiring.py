@@ -83,6 +83,9 @@ def _make(settings: EngineSettings) -> MadeExecutor:
         num_threads=settings.num_threads,
         max_model_len=settings.max_model_len,
         script=settings.script,
+        max_sequences=settings.max_sequences,
+        unfused=settings.unfused_names,
+        is_invariant=settings.batch_invariant,
     )
     made = make_executor(settings.executor, request)
     if made.folder is not None and settings.device == "cpu":
@@ -209,6 +212,7 @@ def _limits(settings: EngineSettings, spec: ExecutorSpec) -> Limits:
         max_model_len=max_model_len,
         vocab_size=spec.vocab_size,
         max_ids_per_step=spec.max_ids_per_step,
+        window=spec.window,
     )
 
 

@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -100,10 +101,16 @@ class Traffic:
             self.num_compared += 1
 
 
+@pytest.fixture(scope="module", params=[None, 24], ids=["all", "window"])
+def window(request: pytest.FixtureRequest) -> int | None:
+    return cast(int | None, request.param)
+
+
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Alone:
+def alone(tmp_path_factory: pytest.TempPathFactory, window: int | None) -> Alone:
     """What a prompt comes to alone, without cache."""
-    driver = EngineDriver(write_script(tmp_path_factory.mktemp("alone") / "script.json"), num_blocks=64)
+    script = write_script(tmp_path_factory.mktemp("alone") / "script.json", window=window)
+    driver = EngineDriver(script, num_blocks=64)
     memory: dict[tuple[int, ...], list[int]] = {}
 
     def run(ids: tuple[int, ...], num_output: int) -> list[int]:
@@ -117,12 +124,13 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Alone:
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_random_operations_break_no_invariant_and_no_answer(
-    tmp_path: Path, alone: Alone, lag: int, seed: int
+    tmp_path: Path, alone: Alone, window: int | None, lag: int, seed: int
 ) -> None:
     script = write_script(
         tmp_path / "script.json",
         {"prompt_ids": BAD_PROMPT, "raise_at": 5, "output_ids": list(alone(tuple(BAD_PROMPT), 5))},
         {"prompt_ids": NAN_PROMPT, "nan_at": 5, "output_ids": list(alone(tuple(NAN_PROMPT), 5))},
+        window=window,
     )
     driver = EngineDriver(
         script, lag=lag, seed=seed, num_blocks=28, max_sequences=5, max_batch_tokens=64, chunk_tokens=20

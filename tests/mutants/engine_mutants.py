@@ -8,6 +8,7 @@ RANDOMNESS = "tests/unit/engine/test_randomness.py::"
 COMMIT = "tests/unit/engine/test_commit.py::"
 CACHE = "tests/unit/engine/test_prefix_cache.py::"
 POSITION = "tests/unit/engine/test_position.py::"
+WINDOW = "tests/unit/engine/test_window.py::"
 CORE = "tests/unit/engine/test_running_set.py::"
 
 MODEL = (
@@ -150,6 +151,20 @@ BLOCKS = (
         old="self.cache.forget(sequence.inserted_hashes)",
         new="pass",
         tests=(CORE + "test_a_row_that_is_not_finite_ends_alone_and_leaves_nothing_in_the_cache[lag0]",),
+    ),
+    Mutant(
+        name="block passed while the window still touches it",
+        file="services/engine/core/holdings.py",
+        old="max(0, sequence.num_planned - self._window + 1) // self.block_size",
+        new="max(0, sequence.num_planned - self._window + 1) // self.block_size + 1",
+        tests=(WINDOW + "test_a_running_sequence_holds_its_window_and_no_more[lag0-CachePolicy.USE]",),
+    ),
+    Mutant(
+        name="block passed before it was computed",
+        file="services/engine/core/holdings.py",
+        old="min(num_behind, sequence.num_indexed_blocks)",
+        new="num_behind",
+        tests=(WINDOW + "test_a_running_sequence_holds_its_window_and_no_more[lag1-CachePolicy.USE]",),
     ),
     Mutant(
         name="hit covers the last id",

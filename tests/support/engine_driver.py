@@ -61,6 +61,7 @@ class EngineDriver:
             vocab_size=spec.vocab_size,
             max_model_len=spec.max_model_len,
             max_ids_per_step=spec.max_ids_per_step,
+            window=spec.window,
             **{"num_blocks": 65, **limits},
         )
         self.executor.allocate(self.limits.num_blocks)

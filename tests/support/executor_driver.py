@@ -31,8 +31,12 @@ class Driven:
 class ExecutorDriver:
     """Owns the block ids of one loaded executor."""
 
-    def __init__(self, executor: Executor, num_blocks: int = 256, seed: int = 0) -> None:
+    def __init__(
+        self, executor: Executor, num_blocks: int = 256, seed: int = 0, window: int | None = None
+    ) -> None:
+        """With a window, what lies behind it is poisoned and used again before every step."""
         self._executor = executor
+        self._window = window
         executor.allocate(num_blocks)
         executor.poison([NULL_BLOCK])
         self._free: list[int] = []
@@ -82,13 +86,20 @@ class ExecutorDriver:
         """Forgets sequences; their blocks are poisoned and used again, last ones first."""
         for driven in finished:
             self._executor.remove(driven.sequence_id)
-            self._give_back([block for block in driven.block_ids if block not in self._free])
+            self._give_back([block for block in driven.block_ids if block not in (NULL_BLOCK, *self._free)])
 
     def _row(self, driven: Driven, count: int) -> Row:
         start, end = driven.num_computed, driven.num_computed + count
+        self._pass_window(driven)
         self._reserve(driven, end)
         ids = tuple(driven.ids[start:end])
         return Row(driven.sequence_id, ids, start, list(driven.block_ids), is_sampled=end == len(driven.ids))
+
+    def _pass_window(self, driven: Driven) -> None:
+        behind = 0 if self._window is None else max(0, driven.num_computed - self._window + 1) // BLOCK_SIZE
+        passed = [block for block in driven.block_ids[:behind] if block != NULL_BLOCK]
+        driven.block_ids[:behind] = [NULL_BLOCK] * behind
+        self._give_back(passed)
 
     def _reserve(self, driven: Driven, num_tokens: int) -> None:
         while len(driven.block_ids) * BLOCK_SIZE < num_tokens:

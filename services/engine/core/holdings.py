@@ -2,9 +2,11 @@
 
 from services.contract.block_hash import ROOT, block_hash
 from services.engine.core.admission import CachePolicy
+from services.engine.core.limits import Limits
 from services.engine.core.prefix_cache import PrefixCache
 from services.engine.core.sequence import Sequence
 from services.engine.core.twins import Twins
+from services.engine.step import NULL_BLOCK
 
 
 class Holdings:
@@ -13,9 +15,11 @@ class Holdings:
     A *claim* is what the known ids of a live sequence will still take; admissions leave it alone.
     """
 
-    def __init__(self, cache: PrefixCache, block_size: int) -> None:
+    def __init__(self, cache: PrefixCache, limits: Limits) -> None:
         self.cache = cache
-        self.block_size = block_size
+        self.block_size = limits.block_size
+        self._window = limits.window
+        self._max_window_blocks = limits.max_window_blocks
         self.twins = Twins()
         self.num_claimed = 0
 
@@ -24,13 +28,14 @@ class Holdings:
         sequence.num_claimed_blocks = num_blocks
 
     def known_blocks(self, sequence: Sequence) -> int:
-        return -(-len(sequence.token_ids) // self.block_size)
+        """Blocks that the known ids need at once."""
+        return min(-(-len(sequence.token_ids) // self.block_size), self._max_window_blocks)
 
     def needed_blocks(self, sequence: Sequence) -> int:
         """Blocks an admission would take from free and cached ones; what others hold costs nothing."""
-        needed = self.known_blocks(sequence)
+        needed = -(-len(sequence.token_ids) // self.block_size)
         if sequence.admission.cache_policy is CachePolicy.BYPASS:
-            return needed
+            return min(needed, self._max_window_blocks)
         for name in sequence.block_hashes[: (len(sequence.token_ids) - 1) // self.block_size]:
             block_id = self.cache.lookup(name)
             is_expected = self.twins.is_expected(name)
@@ -38,7 +43,7 @@ class Holdings:
                 break
             if is_expected or (block_id is not None and self.cache.pool.is_used(block_id)):
                 needed -= 1
-        return needed
+        return min(needed, self._max_window_blocks)
 
     def enter(self, sequence: Sequence, num_needed: int) -> None:
         """A sequence was admitted."""
@@ -72,9 +77,29 @@ class Holdings:
                 break
             was_used = self.cache.pool.is_used(block_id)
             self.cache.acquire(block_id)
+            if sequence.num_indexed_blocks == len(sequence.block_ids):
+                sequence.num_indexed_blocks += 1
             self._append(sequence, block_id, is_claimed=not was_used)
             sequence.num_planned += self.block_size
         return sequence.num_planned - before
+
+    def pass_window(self, sequence: Sequence, now_us: int) -> list[int]:
+        """Gives blocks back that no later position sees, once they were offered to the index.
+
+        Steps in flight may still read them: they run before the step in which others write there. Returns the
+        blocks now free.
+        """
+        if self._window is None:
+            return []
+        num_behind = max(0, sequence.num_planned - self._window + 1) // self.block_size
+        first, end = sequence.num_passed_blocks, min(num_behind, sequence.num_indexed_blocks)
+        if first >= end:
+            return []
+        freed = self.cache.release(sequence.block_ids[first:end], now_us, sequence.admission.retention)
+        sequence.block_ids[first:end] = [NULL_BLOCK] * (end - first)
+        sequence.block_table = ()
+        sequence.num_passed_blocks = end
+        return freed
 
     def twin_of(self, sequence: Sequence) -> int | None:
         """The other sequence that computes the next block just now."""
@@ -147,8 +172,9 @@ class Holdings:
     def _give_back(self, sequence: Sequence, now_us: int) -> list[int]:
         for number in range(sequence.num_indexed_blocks, sequence.num_registered_blocks):
             self.twins.unregister(sequence.block_hashes[number], sequence.sequence_id)
-        freed = self.cache.release(sequence.block_ids, now_us, sequence.admission.retention)
+        freed = self.cache.release(sequence.held_block_ids, now_us, sequence.admission.retention)
         sequence.block_ids.clear()
+        sequence.num_passed_blocks = 0
         sequence.block_table = ()
         sequence.num_planned = 0
         sequence.num_indexed_blocks = 0

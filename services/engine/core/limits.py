@@ -22,6 +22,15 @@ class Limits:
     vocab_size: int = 49152
     max_ids_per_step: int = 1
     """Ids one row may draw."""
+    window: int | None = None
+    """Positions that a position sees, itself included; None: all before it."""
+
+    @property
+    def max_window_blocks(self) -> int:
+        """Blocks that a sequence holds at most at once, beside hits: window, a chunk and one in flight."""
+        if self.window is None:
+            return self.num_blocks
+        return -(-(self.window - 1 + 2 * self.chunk_tokens) // self.block_size) + 1
 
     @property
     def max_pool_tokens(self) -> int:

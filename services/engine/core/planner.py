@@ -86,7 +86,7 @@ class Planner:
             return True
         spare = self._holdings.cache.num_available - sum(running.num_claimed_blocks for running in others)
         if victim is not None:
-            spare += len(victim.block_ids)
+            spare += len(victim.held_block_ids)
         # What was preempted comes back only above the reserve, else it would yield again at once.
         reserve = self._limits.num_reserve_blocks if sequence.state is State.PREEMPTED else 0
         return sequence.num_claimed_blocks + reserve <= spare
@@ -120,6 +120,7 @@ class Planner:
             self._take_hits(sequence)
             if self._waits_for_twin(sequence):
                 return 0
+        self.freed_block_ids += self._holdings.pass_window(sequence, now_us)
         start = sequence.num_planned
         end = min(start + min(limit, self._budget), sequence.num_known)
         assert start < end, (sequence.sequence_id, start, end)
@@ -149,7 +150,7 @@ class Planner:
     def _make_room(self, sequence: Sequence, num_positions: int, now_us: int) -> bool:
         """Blocks for the positions; the youngest of the lowest class yields, be it the sequence itself."""
         while not self._holdings.extend(sequence, num_positions, now_us):
-            victim = next(it for it in reversed(self._roster.running) if it.block_ids or it is sequence)
+            victim = next(it for it in reversed(self._roster.running) if it.held_block_ids or it is sequence)
             self.preempt(victim, now_us)
             if victim is sequence:
                 return False

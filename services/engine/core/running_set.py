@@ -21,7 +21,7 @@ from services.engine.core.planner import PlannedRow, Planner
 from services.engine.core.prefix_cache import PrefixCache
 from services.engine.core.roster import Roster
 from services.engine.core.sequence import Sequence, State
-from services.engine.step import RowOutput, SequenceSpec, StepResult
+from services.engine.step import NULL_BLOCK, RowOutput, SequenceSpec, StepResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class RunningSet:
         self._boot_id = boot_id
         self._attempts = AttemptBook()
         self._gathers = Gathers()
-        self._holdings = Holdings(self.cache, limits.block_size)
+        self._holdings = Holdings(self.cache, limits)
         self._planner = Planner(limits, self.roster, self._holdings, self._gathers)
         self._deadlines: list[tuple[int, int]] = []
         self._removed_ids: list[int] = []
@@ -173,10 +173,11 @@ class RunningSet:
         """Asserts the invariants; costs O(everything)."""
         self.cache.check()
         live = self.roster.live()
-        held = [block_id for sequence in live for block_id in sequence.block_ids]
+        held = [block_id for sequence in live for block_id in sequence.held_block_ids]
         assert self.cache.pool.num_used == len(set(held)), (self.cache.pool.num_used, len(set(held)))
         assert sum(sequence.num_claimed_blocks for sequence in live) == self._holdings.num_claimed
         assert all(sequence.num_placeholders >= 0 for sequence in live)
+        assert all(NULL_BLOCK not in sequence.held_block_ids for sequence in live)
         assert len(self.roster.running) <= self.limits.max_sequences, len(self.roster.running)
         if not live:
             assert len(self._holdings.twins) == 0, len(self._holdings.twins)

@@ -56,6 +56,8 @@ class Sequence:
     """Draws in flight."""
     num_indexed_blocks: int = 0
     """Leading blocks that were offered to the index or came from it."""
+    num_passed_blocks: int = 0
+    """Leading blocks behind the window, given back; the null block stands for them."""
     num_registered_blocks: int = 0
     """Leading blocks it computes or has computed, as far as twins know."""
     num_claimed_blocks: int = 0
@@ -94,6 +96,11 @@ class Sequence:
     @property
     def num_output(self) -> int:
         return len(self.token_ids) - self.admission.num_prompt_tokens
+
+    @property
+    def held_block_ids(self) -> list[int]:
+        """Those that it has a reference to."""
+        return self.block_ids[self.num_passed_blocks :]
 
     @property
     def is_live(self) -> bool:

@@ -41,6 +41,8 @@ class Script:
     max_ids_per_step: int = 1
     """Declared once, at load; parts that ask for more get so many."""
     step_ms: float = 0.0
+    window: int | None = None
+    """Positions that a position sees, itself included, at least 2."""
     parts: tuple[Part, ...] = field(default=())
 
     def part_for(self, prompt_ids: tuple[int, ...]) -> Part:
@@ -72,6 +74,7 @@ def _script(text: dict[str, Any]) -> Script:
             [int(text.get("max_ids_per_step", 1)), default_ids, *(part.ids_per_step for part in parts)]
         ),
         step_ms=default_ms,
+        window=text.get("window"),
         parts=parts,
     )
 

@@ -16,6 +16,7 @@ from services.engine.executors.script import Part, Script, ScriptFile
 from services.engine.sampling.sampler import Sampler
 from services.engine.sampling.sequence_state import SequenceState
 from services.engine.step import (
+    NULL_BLOCK,
     DrawnLogprobs,
     ExecutorSpec,
     Row,
@@ -65,6 +66,7 @@ class ScriptedExecutor:
             row_invariant=self._script.row_invariant,
             bytes_per_block=self._block_size * 8,
             max_ids_per_step=self._script.max_ids_per_step,
+            window=self._script.window,
         )
 
     def allocate(self, num_blocks: int) -> None:
@@ -110,6 +112,7 @@ class ScriptedExecutor:
     def _run_row(self, row: Row) -> RowOutput:
         state, part = self._states[row.sequence_id], self._parts[row.sequence_id]
         end = row.start + len(row.chunk_ids)
+        assert NULL_BLOCK not in row.block_ids[self._first_seen(row.start) // self._block_size :], row
         # The executor's own copy knows the id that stands for PLACEHOLDER by now, unless the draw failed.
         if end > len(state.ids):
             return RowOutput(row.sequence_id, (), None, is_usable=False)
@@ -160,10 +163,14 @@ class ScriptedExecutor:
                 digest = ((digest ^ (token_id + 1)) * _MULTIPLIER + position) & _MASK or 1
             self._slots[block_ids[position // size], position % size] = digest
 
+    def _first_seen(self, position: int) -> int:
+        window = self._script.window
+        return 0 if window is None else max(0, position - window + 1)
+
     def _read(self, block_ids: Sequence[int], end: int) -> int:
-        """Digest of positions 0..end-1 over every block of the table; _EMPTY if any of them is."""
+        """Digest of positions 0..end-1 over every block that the last sees; _EMPTY if any of them is."""
         size = self._block_size
-        full = self._slots[list(block_ids[: end // size]), size - 1]
+        full = self._slots[list(block_ids[self._first_seen(end - 1) // size : end // size]), size - 1]
         last = self._slots[block_ids[(end - 1) // size], (end - 1) % size]
         if last == _EMPTY or not full.all():
             return _EMPTY

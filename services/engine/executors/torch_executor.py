@@ -219,6 +219,7 @@ class TorchExecutor:
             bytes_per_block=shape.bytes_per_block,
             library_versions=(f"torch {torch.__version__}",),
             flags=_flags(self._options, shape.device),
+            window=shape.window,
         )
 
 

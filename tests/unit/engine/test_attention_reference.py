@@ -9,6 +9,7 @@ import torch
 from services.engine.attention.backend import AttentionShape, Span
 from services.engine.attention.reference import ReferenceAttention
 from services.engine.attention.registry import UnsupportedAttentionError, make_backend
+from services.engine.step import NULL_BLOCK
 
 SHAPE = AttentionShape(
     num_layers=2,
@@ -34,6 +35,11 @@ class Tokens:
         self.queries = torch.randn(2, length, 6, 8, generator=generator)
         self.keys = torch.randn(2, length, 2, 8, generator=generator)
         self.values = torch.randn(2, length, 2, 8, generator=generator)
+
+    def pass_blocks(self, backend: ReferenceAttention, num: int) -> None:
+        """Nothing is left of the first blocks, and nothing names them."""
+        backend.poison(self.block_ids[:num])
+        self.block_ids[:num] = [NULL_BLOCK] * num
 
     def expected(self, layer: int, window: int | None) -> torch.Tensor:
         """[length, 48]: each query over the keys at and before it."""
@@ -71,6 +77,8 @@ def test_any_cut_equals_attention_over_the_whole(seed: int, window: int | None) 
         parts = []
         for one in active:
             count = min(chance.choice([1, 1, 3, 16, 31, 90]), one.length - done[one])
+            if window is not None:
+                one.pass_blocks(backend, max(0, done[one] - window + 1) // SHAPE.block_size)
             parts.append((one, done[one], done[one] + count))
             done[one] += count
         backend.plan([Span(start, end - start, one.block_ids) for one, start, end in parts])

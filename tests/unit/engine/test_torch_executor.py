@@ -10,7 +10,7 @@ import torch
 
 from services.contract.model_folder import ModelFolderError, open_model_folder
 from services.engine.executors.torch_executor import TorchExecutor, TorchOptions
-from services.engine.step import PLACEHOLDER, Row, SamplingSpec, SequenceSpec
+from services.engine.step import NULL_BLOCK, PLACEHOLDER, Row, SamplingSpec, SequenceSpec
 from tests.support.executor_driver import GREEDY, ExecutorDriver
 from tests.support.tiny_models import EMBEDDING_SIZE, VOCAB_SIZE, make_tiny_model
 from tests.support.transformers_oracle import TransformersOracle
@@ -156,6 +156,23 @@ def test_blocks_used_again_after_poison_change_nothing(llama: Path) -> None:
         seen.append((first.drawn, second.drawn))
         driver.finish(first, second)
     assert seen == [seen[0]] * 5
+
+
+@pytest.mark.parametrize("chunk", [7, 40])
+def test_blocks_behind_the_window_may_be_taken_away(folders: dict[str, Path], chunk: int) -> None:
+    """The null block is full of NaN here, and what is passed is poisoned and written by others."""
+    executor = make_executor(folders["mistral window"])
+    window = executor.load().window
+    assert window == 20
+    drawn = []
+    for given in (window, None):
+        driver = ExecutorDriver(executor, num_blocks=40, window=given)
+        prompts = [driver.add(random_ids(count, seed=count)) for count in (3, 70, 150)]
+        driver.generate(prompts, 40, chunk=chunk)
+        drawn.append([one.drawn for one in prompts])
+        assert all((NULL_BLOCK in one.block_ids) == (given is not None) for one in prompts)
+        driver.finish(*prompts)
+    assert drawn[0] == drawn[1]
 
 
 def test_a_placeholder_stands_for_the_id_of_the_step_before(llama: Path) -> None:
