@@ -164,7 +164,7 @@ BLOCKS = (
         file="services/engine/core/holdings.py",
         old="min(num_behind, sequence.num_indexed_blocks)",
         new="num_behind",
-        tests=(WINDOW + "test_a_running_sequence_holds_its_window_and_no_more[lag1-CachePolicy.USE]",),
+        tests=(WINDOW + "test_what_a_chunk_in_flight_computes_is_passed_only_after_its_commit[lag1]",),
     ),
     Mutant(
         name="hit covers the last id",

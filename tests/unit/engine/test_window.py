@@ -53,6 +53,15 @@ def test_a_running_sequence_holds_its_window_and_no_more(
     assert driver.told[handle].ids == in_a_big_pool(make_windowed, ids, 200)
 
 
+def test_what_a_chunk_in_flight_computes_is_passed_only_after_its_commit(make_windowed: MakeDriver) -> None:
+    driver, ids = make_windowed(num_blocks=65, chunk_tokens=300), ids_of(10, 130)
+    assert driver.output(ids, 60) == in_a_big_pool(make_windowed, ids, 60)
+    handle = driver.admit(ids, 1)
+    driver.drain()
+    progress = driver.told[handle].progress
+    assert progress is not None and progress.num_cached_tokens == 128
+
+
 def test_a_sequence_may_grow_beyond_a_pool_that_holds_its_window(make_windowed: MakeDriver) -> None:
     driver, ids = make_windowed(num_blocks=10), ids_of(2, 200)
     handle = driver.admit(ids, 150)
