@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from pagemesh import Client, PagemeshError, RawText
 from services.supervisor.plan import METRICS_OFFSET, OFFSETS
 from services.supervisor.ports import free_ports, is_free
 
@@ -59,6 +60,7 @@ def local_mesh(
     lines: deque[str] = deque(maxlen=_KEPT_LINES)
     try:
         _await_ready(process, lines)
+        _await_answer(f"127.0.0.1:{port}")
         yield LocalMesh(f"grpc://127.0.0.1:{port}", lines)
     finally:
         _stop(process)
@@ -80,6 +82,20 @@ def _await_ready(process: "subprocess.Popen[str]", lines: deque[str]) -> None:
     while not is_ready.wait(0.1):
         if process.poll() is not None or time.monotonic() > deadline_s:
             raise MeshError("the mesh did not start:\n" + "\n".join(lines))
+
+
+def _await_answer(gateway: str) -> None:
+    """Ready processes have yet to meet: the first answer says that they have."""
+    deadline_s = time.monotonic() + START_S
+    with Client(gateway) as client:
+        while True:
+            try:
+                client.collect(RawText("Hello"), max_tokens=1, timeout_s=START_S)
+                return
+            except PagemeshError as error:
+                if not error.is_retryable or time.monotonic() > deadline_s:
+                    raise MeshError(f"the mesh does not answer: {error}") from error
+                time.sleep(0.1)
 
 
 def _stop(process: "subprocess.Popen[str]") -> None:

@@ -45,7 +45,7 @@ class _Exchange:
 
 
 class Loops:
-    """One process's part of one run."""
+    """One process's part of one run. Raises SpecError if a recorded file cannot be read."""
 
     def __init__(self, spec: LoadSpec, driver: Driver, share: Share) -> None:
         requests = spec.num_requests
@@ -55,6 +55,7 @@ class Loops:
         self.meter = Meter(
             share.of(spec.num_warmup), None if requests is None else share.of(requests), spec.duration_s
         )
+        self._source = itertools.islice(conversations(spec), share.index, None, share.count)
         self._unread: list[_Exchange] = []
         self._num_unread = 0
         self._records: list[RequestRecord] = []
@@ -62,19 +63,18 @@ class Loops:
 
     async def run(self) -> None:
         """Returns when the last request has ended."""
-        source = itertools.islice(conversations(self._spec), self._share.index, None, self._share.count)
         match self._spec.load:
             case ClosedLoop(num_streams):
                 async with asyncio.TaskGroup() as group:
                     for _ in range(self._share.of(num_streams)):
-                        group.create_task(self._stream(source))
+                        group.create_task(self._stream())
             case OpenLoop() as load:
                 times = itertools.islice(
                     intended_times(load, self._spec.seed), self._share.index, None, self._share.count
                 )
-                await self._replay(zip(times, source, strict=False))
+                await self._replay(zip(times, self._source, strict=False))
             case Replay():
-                await self._replay((item.at_s, item) for item in source)
+                await self._replay((item.at_s, item) for item in self._source)
 
     def records(self) -> list[RequestRecord]:
         """Reads what is left unread."""
@@ -82,10 +82,10 @@ class Loops:
             self._read(self._unread.pop())
         return self._records
 
-    async def _stream(self, source: Iterator[Conversation]) -> None:
+    async def _stream(self) -> None:
         loop = asyncio.get_running_loop()
         while (is_measured := self.meter.admit(_mark(loop.time()))) is not None:
-            conversation = next(source, None)
+            conversation = next(self._source, None)
             if conversation is None:
                 self.meter.close(_mark(loop.time()), loop.time())
                 return

@@ -17,6 +17,8 @@ from bench.load.table import load_text
 MAX_POINTS = 1_000
 """Of a line or a cloud; a distribution of more samples is drawn by its quantiles."""
 BIN_S = 1.0
+LEAST_MS = 0.001
+"""Where two events arrived together; a logarithm needs more than 0."""
 
 Samples = Callable[[RequestRecord], Seconds]
 
@@ -29,7 +31,8 @@ def distribution_plot(runs: Sequence[Run], samples_ms: Samples, label: str) -> s
             values = np.sort(np.concatenate([np.empty(0), *parts]))
             if len(values):
                 shares = np.linspace(0, 1, min(len(values), MAX_POINTS))
-                axes.step(np.quantile(values, shares), shares, where="post", label=name_of(run))
+                quantiles = np.maximum(np.quantile(values, shares), LEAST_MS)
+                axes.step(quantiles, shares, where="post", label=name_of(run))
         axes.set(xlabel=label, ylabel="share of samples", ylim=(0, 1))
         axes.set_xscale("log")
         return finish()

@@ -85,11 +85,13 @@ def _recorded(file: Path, max_tokens: int) -> Iterator[Conversation]:
     rows = [_row(file, number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not rows:
         raise SpecError(f"{file} has no requests")
-    for index, row in enumerate(sorted(rows, key=lambda row: float(row.get("at_s", 0)))):
-        turns = tuple(row["turns"]) if "turns" in row else (str(row["prompt"]),)
-        yield Conversation(
-            index, turns, int(row.get("max_tokens", max_tokens)), at_s=float(row.get("at_s", 0))
-        )
+    rows.sort(key=lambda row: float(row.get("at_s", 0)))
+    return iter([_conversation(index, row, max_tokens) for index, row in enumerate(rows)])
+
+
+def _conversation(index: int, row: dict[str, Any], max_tokens: int) -> Conversation:
+    turns = tuple(row["turns"]) if "turns" in row else (str(row["prompt"]),)
+    return Conversation(index, turns, int(row.get("max_tokens", max_tokens)), float(row.get("at_s", 0)))
 
 
 def _row(file: Path, number: int, line: str) -> dict[str, Any]:

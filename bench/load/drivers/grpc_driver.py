@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
@@ -56,18 +57,14 @@ class GrpcDriver:
     async def send(self, turn: Turn, arrivals: list[Arrival]) -> None:
         request = generate_request(self._prompt(turn), **self._options(turn))
         gateway = await self._gateway_of(turn, request)
-        call = gateway.generate(
-            request.SerializeToString(), timeout=self._spec.timeout_s, metadata=self._metadata
-        )
-        now_s = time.monotonic
         try:
-            async for event in call:
-                arrivals.append((now_s(), event))
-        except grpc.aio.AioRpcError as error:
-            raise RequestError(_line(error_of(error))) from error
-        finally:
-            call.cancel()
-            await self._leave(turn)
+            await self._stream(gateway, request.SerializeToString(), arrivals)
+        except RequestError:
+            with suppress(RequestError):  # what failed first is what is told
+                await self._leave(turn.conversation)
+            raise
+        if turn.is_last:
+            await self._leave(turn.conversation)
 
     def read(self, arrivals: Sequence[Arrival]) -> Answer:
         times, counts, texts, server_times = [], [], [], []
@@ -96,6 +93,17 @@ class GrpcDriver:
             server_times_s=server_times,
         )
 
+    async def _stream(self, gateway: _Gateway, request: bytes, arrivals: list[Arrival]) -> None:
+        call = gateway.generate(request, timeout=self._spec.timeout_s, metadata=self._metadata)
+        now_s = time.monotonic
+        try:
+            async for event in call:
+                arrivals.append((now_s(), event))
+        except grpc.aio.AioRpcError as error:
+            raise RequestError(_line(error_of(error))) from error
+        finally:
+            call.cancel()
+
     def _prompt(self, turn: Turn) -> Prompt:
         return turn.text if self._spec.uses_chat else RawText(turn.text)
 
@@ -122,9 +130,10 @@ class GrpcDriver:
         request.session.id, request.session.user_id = session_id, _USER
         return gateway
 
-    async def _leave(self, turn: Turn) -> None:
-        if turn.is_last and turn.conversation in self._sessions:
-            gateway, session_id = self._sessions.pop(turn.conversation)
+    async def _leave(self, conversation: int) -> None:
+        """Erases its session, if it has one."""
+        if conversation in self._sessions:
+            gateway, session_id = self._sessions.pop(conversation)
             release = gateway_pb2.ReleaseSessionRequest(session_id=session_id, user_id=_USER)
             await self._call(gateway.stub.ReleaseSession, release)
 
