@@ -18,7 +18,7 @@ from services.contract.model_folder import ModelFolder, ModelFolderError
 from services.engine.executors.native_weights import give_weights, make_packer
 from services.engine.executors.row_ids import is_lost, known_ids
 from services.engine.model.config import DecoderConfig, read_config
-from services.engine.native.library import Batch, KernelPath, Library, NativeModel, Shape
+from services.engine.native.library import Batch, KernelPath, KvFormat, Library, NativeModel, Shape
 from services.engine.sampling.sampler import Sampler
 from services.engine.sampling.sequence_state import SequenceState
 from services.engine.step import ExecutorSpec, LogitsWatcher, Row, RowOutput, SequenceSpec, StepResult
@@ -26,6 +26,7 @@ from services.engine.step import ExecutorSpec, LogitsWatcher, Row, RowOutput, Se
 BLOCK_SIZE = 16
 """The only one: a tile's rows."""
 MAX_HEAD_SIZE = 256
+KV_FORMATS = {"bfloat16": KvFormat.BF16, "int8": KvFormat.INT8}
 WEIGHT_DTYPES = {"plain": "bfloat16", "int8": "int8", "int4": "int4"}
 """By the option `weights`; what activations and KV are is the kernels' matter."""
 
@@ -41,6 +42,8 @@ class NativeOptions:
     """Ids per sequence; 0 is the model's own limit."""
     weights: str = "plain"
     """plain (bf16), int8 or int4."""
+    kv_dtype: str = "bfloat16"
+    """bfloat16 or int8."""
     path: KernelPath = KernelPath.NONE
     """NONE: the fastest of this processor."""
 
@@ -63,13 +66,15 @@ class NativeExecutor:
     def load(self) -> ExecutorSpec:
         config = read_config(self._folder)
         self._check(config)
-        self._model = NativeModel(self._library, _shape(config), self._path, self._num_threads)
+        self._model = NativeModel(
+            self._library, _shape(config), self._path, KV_FORMATS[self._options.kv_dtype], self._num_threads
+        )
         packer = make_packer(self._options.weights, self._library, self._folder, config)
         give_weights(self._model, self._folder, config, packer)
         return self._describe(config, self._model)
 
     def allocate(self, num_blocks: int) -> None:
-        self._loaded().allocate(num_blocks)
+        self.model.allocate(num_blocks)
 
     def add(self, sequence: SequenceSpec) -> None:
         self._states[sequence.sequence_id] = SequenceState(sequence)
@@ -78,7 +83,7 @@ class NativeExecutor:
         del self._states[sequence_id]
 
     def poison(self, block_ids: Sequence[int]) -> None:
-        self._loaded().poison(block_ids)
+        self.model.poison(block_ids)
 
     def unload(self) -> None:
         if self._model is not None:
@@ -107,7 +112,7 @@ class NativeExecutor:
 
     def _compute(self, rows: Sequence[Row]) -> tuple[torch.Tensor, list[bool]]:
         """Gives a view of the sampled rows' logits [rows, padded vocabulary], and which rows are finite."""
-        model = self._loaded()
+        model = self.model
         ids = np.fromiter(
             chain.from_iterable(known_ids(row, self._states[row.sequence_id]) for row in rows), np.int32
         )
@@ -136,7 +141,9 @@ class NativeExecutor:
             self._watcher([state.sequence_id for state in states], seen)
         return self._sampler.draw(logits, states) if states else []
 
-    def _loaded(self) -> NativeModel:
+    @property
+    def model(self) -> NativeModel:
+        """What it computes with, once loaded."""
         assert self._model is not None, "load comes first"
         return self._model
 
@@ -157,7 +164,7 @@ class NativeExecutor:
         return ExecutorSpec(
             name="native",
             dtype=WEIGHT_DTYPES[self._options.weights],
-            kv_dtype="bfloat16",
+            kv_dtype=self._options.kv_dtype,
             kernel_path=self._path.name.lower(),
             device=f"cpu/{platform.machine()}",
             vocab_size=self._folder.vocab_size,

@@ -25,6 +25,13 @@ class KernelPath(IntEnum):
     AMX = 3
 
 
+class KvFormat(IntEnum):
+    """How keys and values are stored; see kv_cache.hpp."""
+
+    BF16 = 0
+    INT8 = 1
+
+
 class LinearName(IntEnum):
     """A linear layer's place; see abi.cpp."""
 
@@ -95,7 +102,7 @@ class Library:
         pointer, int32, int64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
         self._declare("last_error", ctypes.c_char_p)
         self._declare("best_path", int32)
-        self._declare("create", pointer, pointer, int32, int32)
+        self._declare("create", pointer, pointer, int32, int32, int32)
         self._declare("destroy", None, pointer)
         self._declare("set_embedding", int32, pointer, pointer)
         self._declare("set_vector", int32, pointer, int64, int32, pointer)
@@ -107,6 +114,7 @@ class Library:
         self._declare("apply", int32, pointer, int32, pointer, int64, pointer)
         self._declare("allocate", int32, pointer, int64)
         self._declare("poison", None, pointer, pointer, int64)
+        self._declare("read_kv", None, pointer, *(int64,) * 4, pointer, pointer)
         self._declare("block_bytes", int64, pointer)
         self._declare("logits_stride", int64, pointer)
         self._declare("step", int32, pointer, pointer)
@@ -136,10 +144,12 @@ class Library:
 class NativeModel:
     """A model in native memory; close it."""
 
-    def __init__(self, library: Library, shape: Shape, path: KernelPath, num_threads: int) -> None:
+    def __init__(
+        self, library: Library, shape: Shape, path: KernelPath, kv_format: KvFormat, num_threads: int
+    ) -> None:
         """Raises NativeError."""
         self._library = library
-        self._handle = library.call("create", ctypes.byref(shape), int(path), num_threads)
+        self._handle = library.call("create", ctypes.byref(shape), int(path), int(kv_format), num_threads)
         if not self._handle:
             raise NativeError(library.last_error())
 
@@ -160,6 +170,14 @@ class NativeModel:
     def poison(self, block_ids: Sequence[int]) -> None:
         blocks = np.array(block_ids, np.int32)
         self._library.call("poison", self._handle, blocks.ctypes.data, len(blocks))
+
+    def read_kv(self, layer: int, block: int, head: int, slot: int, head_size: int) -> tuple[Floats, Floats]:
+        """For tests: one token's key and value as attention computes with them."""
+        key, value = np.empty(head_size, np.float32), np.empty(head_size, np.float32)
+        self._library.call(
+            "read_kv", self._handle, layer, block, head, slot, key.ctypes.data, value.ctypes.data
+        )
+        return key, value
 
     @property
     def block_bytes(self) -> int:

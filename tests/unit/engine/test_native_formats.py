@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +17,7 @@ from services.engine.quantization.groups import (
     quantize_int4,
     quantize_int8_groups,
 )
+from services.engine.quantization.kv import quantize_heads
 from services.engine.quantization.rows import multiply, quantize_rows, split_rows
 from services.engine.step import ExecutorSpec, SamplingSpec
 from tests.support.executor_driver import ExecutorDriver
@@ -172,3 +174,47 @@ def test_the_spec_names_the_format(folder: Path) -> None:
 def test_int4_refuses_a_shape_without_whole_groups(tmp_path: Path) -> None:
     with pytest.raises(ModelFolderError, match="multiple of 32 inputs"):
         _load(make_tiny_model(tmp_path / "odd"), weights="int4")
+
+
+def _kv_logprobs(folder: Path, path: KernelPath, chunk: int, **options: object) -> torch.Tensor:
+    """As `_logprobs`, of a prompt computed in chunks, beside a neighbour."""
+    executor, _ = _load(folder, path=path, **options)
+    driver = ExecutorDriver(executor, 32)
+    driven = [driver.add(range(3, 60), ALL_LOGPROBS), driver.add(range(9, 40), ALL_LOGPROBS)]
+    driver.generate(driven, 8, chunk)
+    warm = driver.add(range(3, 60), ALL_LOGPROBS, prefix_of=driven[0])
+    driver.generate([warm], 8, chunk)
+    executor.unload()
+    assert [output.logprobs for output in warm.outputs] == [output.logprobs for output in driven[0].outputs]
+    return torch.tensor([output.logprobs[0].values for output in driven[0].outputs if output.logprobs])
+
+
+def test_int8_kv_is_its_reference(folder: Path, path: KernelPath) -> None:
+    """In the first layer, which sees equal states whatever the cache: keys are bf16 before they are codes."""
+    stored = {}
+    for kv_dtype in ("bfloat16", "int8"):
+        executor, _ = _load(folder, path=path, kv_dtype=kv_dtype)
+        driver = ExecutorDriver(executor, 16)
+        driven = driver.add(range(3, 40))
+        driver.step((driven, 37))
+        places = [(driven.block_ids[token // 16], head, token % 16) for token in range(37) for head in (0, 1)]
+        pairs = [executor.model.read_kv(0, *place, 16) for place in places]
+        stored[kv_dtype] = [torch.tensor(np.stack(column)) for column in zip(*pairs, strict=True)]
+        executor.unload()
+    (keys, values), (quantized_keys, quantized_values) = stored["bfloat16"], stored["int8"]
+    assert torch.equal(quantized_keys, quantize_heads(keys).dequantize().bfloat16().float())
+    steps = quantize_heads(values).scales[:, None]
+    assert ((quantized_values - values).abs() <= 1.1 * steps).all()
+
+
+def test_int8_kv_does_not_depend_on_chunks_or_cached_blocks(folder: Path, path: KernelPath) -> None:
+    whole = _kv_logprobs(folder, path, 10_000, kv_dtype="int8")
+    for chunk in (1, 7, 16, 17):
+        assert torch.equal(_kv_logprobs(folder, path, chunk, kv_dtype="int8"), whole)
+
+
+def test_int8_kv_is_close_to_bf16_kv_and_nearly_half_its_size(folder: Path, path: KernelPath) -> None:
+    plain, quantized = (_logprobs(folder, path=path, kv_dtype=kv)[0] for kv in ("bfloat16", "int8"))
+    assert 0 < float((plain.exp() * (plain - quantized)).sum()) < 0.01
+    sizes = [_load(folder, kv_dtype=kv)[1].bytes_per_block for kv in ("bfloat16", "int8")]
+    assert sizes[1] < 0.7 * sizes[0]  # heads of 16: scales weigh more than in heads of 64

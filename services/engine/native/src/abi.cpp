@@ -25,11 +25,11 @@ enum VectorName : int32_t { kAttentionNorm = 0, kMlpNorm = 1, kQueryNorm = 2, kK
 
 int32_t pagemesh_best_path() { return static_cast<int32_t>(best_kernel_path()); }
 
-Model* pagemesh_create(const Shape* shape, int32_t path, int32_t num_threads) {
+Model* pagemesh_create(const Shape* shape, int32_t path, int32_t kv_format, int32_t num_threads) {
   Model* model = nullptr;
   guard([&] {
     if (!is_usable(static_cast<KernelPath>(path))) throw std::invalid_argument("this kernel path is not usable here");
-    model = new Model(*shape, static_cast<KernelPath>(path), num_threads);
+    model = new Model(*shape, static_cast<KernelPath>(path), static_cast<KvFormat>(kv_format), num_threads);
   });
   return model;
 }
@@ -90,6 +90,12 @@ int32_t pagemesh_allocate(Model* model, int64_t num_blocks) {
 
 void pagemesh_poison(Model* model, const int32_t* blocks, int64_t count) {
   for (int64_t index = 0; index < count; ++index) model->poison(blocks[index]);
+}
+
+// For tests: one token's key and value [head_size] of a layer and head.
+void pagemesh_read_kv(const Model* model, int64_t layer, int64_t block, int64_t head, int64_t slot, float* key,
+                      float* value) {
+  model->cache().read(layer, block, head, slot, key, value);
 }
 
 int64_t pagemesh_block_bytes(const Model* model) { return model->cache().block_bytes(); }

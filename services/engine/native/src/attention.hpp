@@ -4,6 +4,7 @@
 // what a query may not see counts as exactly 0, so a query's bits do not depend on which others share its tile.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -31,6 +32,7 @@ struct AttentionItem {
 // What all items of a layer share.
 struct LayerAttention {
   const KvCache* cache;
+  int64_t step;  // counts steps
   int64_t layer;
   const int32_t* queries;  // [kv head][token * group + head in group][key_lines] pairs of bf16
   int64_t queries_per_kv_head;
@@ -48,6 +50,22 @@ struct AttentionScratch {
   Buffer scores;   // [block][16 queries][16 tokens] fp32
   Buffer weights;  // the same in bf16
   Buffer sums;     // [16 queries][head_size] fp32
+
+  // Of an INT8 cache: which sequence and head is turned into bf16 here, and which of its blocks already are.
+  struct Held {
+    int64_t step = -1, layer = 0, first_token = 0, kv_head = 0;
+    bool operator==(const Held&) const = default;
+  };
+  void hold(const Held& wanted, int64_t num_blocks, int64_t codes_per_block) {
+    const bool is_held = wanted == held, has_room = unpacked.size() >= size_t(num_blocks * codes_per_block * 2);
+    if (!has_room) unpacked = Buffer(2 * num_blocks * codes_per_block * 2);
+    if (!is_held || !has_room) is_unpacked.clear();
+    is_unpacked.resize(std::max<size_t>(is_unpacked.size(), num_blocks));
+    held = wanted;
+  }
+  Held held;
+  Buffer unpacked;                    // [block of the sequence][head_codes] bf16
+  std::vector<uint8_t> is_unpacked;   // [block of the sequence]
 };
 
 using AttentionKernel = void (*)(const LayerAttention&, const AttentionItem&, AttentionScratch&);

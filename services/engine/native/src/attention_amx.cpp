@@ -1,6 +1,7 @@
 // Products of attention in AMX tiles: 16 queries against blocks of 16 keys or values.
 #include "amx.hpp"
 #include "attention_softmax.hpp"
+#include "narrow_avx512_bf16.hpp"
 
 namespace pagemesh {
 namespace {
@@ -24,6 +25,8 @@ void add_keys(const uint16_t* keys, int64_t line) {
 }
 
 struct AmxProducts {
+  using Narrow = NarrowByInstruction;
+
   static void scores(const int32_t* queries, int64_t lines, int64_t, const uint16_t* const* keys, int64_t num_blocks,
                      float* scores) {
     int64_t block = 0;

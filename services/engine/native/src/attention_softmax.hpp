@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "attention.hpp"
+#include "kv_reader.hpp"
 #include "vectors.hpp"
 
 namespace pagemesh {
@@ -55,6 +56,7 @@ class Softmax {
   float highest_ = kNothing, total_ = 0.0f;
 };
 
+// Products::Narrow, see kv_reader.hpp
 // Products::scores(queries, stride, num_queries, keys, num_blocks, lines, scores)
 // Products::add_values(weights, num_queries, values, num_blocks, head_size, sums)
 template <class Products>
@@ -80,10 +82,7 @@ void attend(const LayerAttention& layer, const AttentionItem& item, AttentionScr
   for (int64_t block = first_block; block < end_block;) {
     const int64_t piece_end =
         std::min(round_up(block + 1, AttentionScratch::kPieceBlocks), end_block), num_blocks = piece_end - block;
-    for (int64_t index = 0; index < num_blocks; ++index) {
-      keys[index] = cache.keys(layer.layer, span.table[block + index], item.kv_head);
-      values[index] = cache.values(layer.layer, span.table[block + index], item.kv_head);
-    }
+    read_blocks<typename Products::Narrow>(layer, item, scratch, block, num_blocks, keys, values);
     Products::scores(queries, lines, item.num_queries, keys, num_blocks, scores);
     for (int64_t row = 0; row < item.num_queries; ++row) {
       const float keep = softmaxes[row].add_piece(scores + row * kLanes, weights + row * kLanes, block, num_blocks,

@@ -5,8 +5,10 @@
 
 namespace pagemesh {
 
-template <class Dot>
+template <class Dot, class NarrowFloats>
 struct VectorProducts {
+  using Narrow = NarrowFloats;
+
   static void scores(const int32_t* queries, int64_t lines, int64_t num_queries, const uint16_t* const* keys,
                      int64_t num_blocks, float* scores) {
     for (int64_t block = 0; block < num_blocks; ++block)

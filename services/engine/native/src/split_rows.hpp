@@ -7,30 +7,22 @@
 #include <cstdint>
 
 #include "activations.hpp"
+#include "quantize.hpp"
 
 namespace pagemesh {
-
-constexpr float kLargestCode = 127 * 128;
-constexpr float kSmallestScale = 1e-30f;  // below it the inverse would not be finite: the row counts as zeros
-
-// The largest magnitude; as integers, infinity and NaN are larger than any number.
-inline float largest_magnitude(const float* row, int64_t size) {
-  __m512i largest = _mm512_setzero_si512();
-  for (int64_t column = 0; column < size; column += kLanes)
-    largest = _mm512_max_epi32(largest, _mm512_and_si512(_mm512_loadu_si512(row + column), _mm512_set1_epi32(0x7fffffff)));
-  return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(largest))));
-}
 
 inline void split_row(const Activations& activations, int64_t row) {
   const float* from = activations.row_of(row);
   const int64_t size = activations.num_k_steps() * kTileDepth;
-  const float scale = largest_magnitude(from, size) / kLargestCode;
-  const __m512 inverse = _mm512_set1_ps(scale > kSmallestScale ? 1.0f / scale : 0.0f);
-  __m512i high_sum = _mm512_setzero_si512(), low_sum = _mm512_setzero_si512();
+  __m512i largest = _mm512_setzero_si512(), high_sum = largest, low_sum = largest;
+  for (int64_t column = 0; column < size; column += kLanes)
+    largest = larger_magnitude(largest, _mm512_loadu_ps(from + column));
+  const float scale = reduce_magnitude(largest) / (127 * 128);
+  const __m512 inverse = _mm512_set1_ps(inverse_of(scale));
   for (int64_t column = 0; column < size; column += kLanes) {
-    __m512i code = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(from + column), inverse));
-    __m512i high = _mm512_srai_epi32(_mm512_add_epi32(code, _mm512_set1_epi32(64)), 7);
-    __m512i low = _mm512_sub_epi32(code, _mm512_slli_epi32(high, 7));
+    const __m512i code = to_codes(_mm512_loadu_ps(from + column), inverse);
+    const __m512i high = _mm512_srai_epi32(_mm512_add_epi32(code, _mm512_set1_epi32(64)), 7);
+    const __m512i low = _mm512_sub_epi32(code, _mm512_slli_epi32(high, 7));
     high_sum = _mm512_add_epi32(high_sum, high), low_sum = _mm512_add_epi32(low_sum, low);
     int8_t* to = activations.split_tile(row / kTileRows, column / kSplitDepth) + row % kTileRows * kSplitDepth +
                  column % kSplitDepth;

@@ -22,11 +22,11 @@ int64_t rows_per_pass(const Linear& linear) {
 
 }  // namespace
 
-Model::Model(Shape shape, KernelPath path, int num_threads)
+Model::Model(Shape shape, KernelPath path, KvFormat kv_format, int num_threads)
     : shape_(shape),
       path_(path),
       team_(num_threads),
-      cache_(shape.num_layers, shape.num_kv_heads, shape.head_size) {
+      cache_(shape.num_layers, shape.num_kv_heads, shape.head_size, kv_format) {
   weights.layers.resize(shape.num_layers);
   for (int thread = 0; thread < num_threads; ++thread)
     scratch_.push_back({Buffer(kMaxPassRows * kPanelColumns * sizeof(float)), AttentionScratch(shape.head_size)});
@@ -39,6 +39,7 @@ void Model::step(const Batch& batch) {
 }
 
 void Model::plan(const Batch& batch) {
+  ++step_number_;
   num_tokens_ = batch.row_begin[batch.num_rows];
   spans_.clear(), store_items_.clear(), attention_items_.clear(), sampled_tokens_.clear();
   for (int64_t row = 0; row < batch.num_rows; ++row) {
@@ -183,6 +184,7 @@ void Model::store_token(int64_t layer, const Span& span, int64_t index) {
 
 void Model::attend(int thread, int64_t layer) {
   const LayerAttention shared{&cache_,
+                              step_number_,
                               layer,
                               queries_.as<int32_t>(),
                               capacity_ * shape_.group() + kTileRows,

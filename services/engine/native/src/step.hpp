@@ -48,7 +48,7 @@ struct Batch {
 
 class Model {
  public:
-  Model(Shape shape, KernelPath path, int num_threads);
+  Model(Shape shape, KernelPath path, KvFormat kv_format, int num_threads);
 
   Weights weights;
 
@@ -86,7 +86,7 @@ class Model {
   KvCache cache_;
 
   // The plan of the step.
-  int64_t num_tokens_ = 0;
+  int64_t step_number_ = 0, num_tokens_ = 0;
   std::vector<Span> spans_;
   std::vector<StoreItem> store_items_;
   std::vector<AttentionItem> attention_items_;

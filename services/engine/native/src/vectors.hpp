@@ -5,6 +5,7 @@
 #include <immintrin.h>
 
 #include <cstdint>
+#include <initializer_list>
 
 namespace pagemesh {
 
