@@ -3,6 +3,8 @@
 import io
 import json
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 
 import pytest
@@ -10,7 +12,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from bench.load.cli import app
-from bench.load.environment import environment
+from bench.load.environment import ROOT, environment
 from bench.load.html import write_html
 from bench.load.report import report
 from bench.load.run import measure_here
@@ -130,3 +132,12 @@ def test_a_run_without_a_good_request_fails():
     with SseServer(status=500) as server:
         result = CliRunner().invoke(app, ["--target", server.address, "--requests", "2", "--warmup", "0"])
     assert result.exit_code == 1 and "2 × HTTP 500" in result.output
+
+
+def test_the_locust_user_says_what_it_needs():
+    code = "import sys; sys.modules['locust'] = None; import bench.locust_user"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (
+        done.returncode == 1
+        and done.stderr.strip() == "bench/locust_user.py needs Locust: pip install locust"
+    )
