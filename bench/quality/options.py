@@ -12,6 +12,12 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "torch float32": {"executor": "torch", "dtype": "float32"},
         "torch bfloat16": {"executor": "torch", "dtype": "bfloat16"},
+        "torch float16": {"executor": "torch", "dtype": "float16"},
+        "native bfloat16": {"executor": "native"},
+        "native int8": {"executor": "native", "weights": "int8"},
+        "native int4": {"executor": "native", "weights": "int4"},
+        "native bfloat16, KV int8": {"executor": "native", "kv_dtype": "int8"},
+        "native int8, KV int8": {"executor": "native", "weights": "int8", "kv_dtype": "int8"},
     }
 )
 """Executor, and the fields of its request that differ from the plain one's."""
@@ -24,6 +30,7 @@ def make_option(name: str, model: str, num_threads: int) -> LogitsSource:
     plain: dict[str, Any] = {
         "model": model,
         "device": "cpu",
+        "dtype": "bfloat16",
         "attention": "reference",
         "block_size": BLOCK_SIZE,
         "num_threads": num_threads,

@@ -31,6 +31,11 @@ class KvFormat(IntEnum):
     BF16 = 0
     INT8 = 1
 
+    @property
+    def dtype(self) -> str:
+        """As a fingerprint names it."""
+        return "bfloat16" if self is KvFormat.BF16 else "int8"
+
 
 class LinearName(IntEnum):
     """A linear layer's place; see abi.cpp."""

@@ -9,6 +9,7 @@ import torch
 
 from services.contract.model_folder import ModelFolderError, open_model_folder
 from services.engine.executors.native_executor import NativeExecutor, NativeOptions
+from services.engine.executors.registry import ExecutorRequest, UnsupportedFormatError, make_executor
 from services.engine.native.build import find_library
 from services.engine.native.library import KernelPath, Library, NativeError
 from services.engine.native.linear import ColumnOrder, PackedLinear, pack_bf16, pack_groups, pack_int8
@@ -166,9 +167,19 @@ def test_a_quantized_model_is_close_to_the_plain_one(folder: Path, weights: str)
 def test_the_spec_names_the_format(folder: Path) -> None:
     for weights, dtype in (("plain", "bfloat16"), ("int8", "int8"), ("int4", "int4")):
         executor, spec = _load(folder, weights=weights)
-        assert spec.dtype == dtype
+        assert (spec.dtype, spec.kv_dtype) == (dtype, "bfloat16")
         assert spec.row_invariant
         executor.unload()
+
+
+@pytest.mark.parametrize("name", ["torch", "scripted"])
+@pytest.mark.parametrize("option", ["weights", "kv_dtype"])
+def test_other_executors_refuse_quantized_formats(name: str, option: str) -> None:
+    request = ExecutorRequest("nowhere", "cpu", "float32", "auto", 16, 1, 0, None, **{option: "int8"})  # type: ignore[arg-type]
+    with pytest.raises(
+        UnsupportedFormatError, match=f"{name}' has no {option} 'int8'; use --executor native"
+    ):
+        make_executor(name, request)
 
 
 def test_int4_refuses_a_shape_without_whole_groups(tmp_path: Path) -> None:
@@ -192,7 +203,7 @@ def _kv_logprobs(folder: Path, path: KernelPath, chunk: int, **options: object) 
 def test_int8_kv_is_its_reference(folder: Path, path: KernelPath) -> None:
     """In the first layer, which sees equal states whatever the cache: keys are bf16 before they are codes."""
     stored = {}
-    for kv_dtype in ("bfloat16", "int8"):
+    for kv_dtype in ("plain", "int8"):
         executor, _ = _load(folder, path=path, kv_dtype=kv_dtype)
         driver = ExecutorDriver(executor, 16)
         driven = driver.add(range(3, 40))
@@ -201,7 +212,7 @@ def test_int8_kv_is_its_reference(folder: Path, path: KernelPath) -> None:
         pairs = [executor.model.read_kv(0, *place, 16) for place in places]
         stored[kv_dtype] = [torch.tensor(np.stack(column)) for column in zip(*pairs, strict=True)]
         executor.unload()
-    (keys, values), (quantized_keys, quantized_values) = stored["bfloat16"], stored["int8"]
+    (keys, values), (quantized_keys, quantized_values) = stored["plain"], stored["int8"]
     assert torch.equal(quantized_keys, quantize_heads(keys).dequantize().bfloat16().float())
     steps = quantize_heads(values).scales[:, None]
     assert ((quantized_values - values).abs() <= 1.1 * steps).all()
@@ -214,7 +225,7 @@ def test_int8_kv_does_not_depend_on_chunks_or_cached_blocks(folder: Path, path: 
 
 
 def test_int8_kv_is_close_to_bf16_kv_and_nearly_half_its_size(folder: Path, path: KernelPath) -> None:
-    plain, quantized = (_logprobs(folder, path=path, kv_dtype=kv)[0] for kv in ("bfloat16", "int8"))
+    plain, quantized = (_logprobs(folder, path=path, kv_dtype=kv)[0] for kv in ("plain", "int8"))
     assert 0 < float((plain.exp() * (plain - quantized)).sum()) < 0.01
-    sizes = [_load(folder, kv_dtype=kv)[1].bytes_per_block for kv in ("bfloat16", "int8")]
+    sizes = [_load(folder, kv_dtype=kv)[1].bytes_per_block for kv in ("plain", "int8")]
     assert sizes[1] < 0.7 * sizes[0]  # heads of 16: scales weigh more than in heads of 64
