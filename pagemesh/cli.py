@@ -140,7 +140,9 @@ def health(
 def up(
     engines: Annotated[int, typer.Option(min=1, help="Engine processes.")] = 2,
     model: Annotated[str, typer.Option(help="smollm2, a Hugging Face folder, or a hub id.")] = "smollm2",
-    executor: Annotated[str, typer.Option(help="How engines compute: torch or scripted.")] = "torch",
+    executor: Annotated[
+        str, typer.Option(help="How engines compute: auto, native, torch or scripted.")
+    ] = "auto",
     drain_s: Annotated[float, typer.Option(help="Seconds that running work has at the end.")] = 30.0,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     otlp_endpoint: Annotated[str, typer.Option(help="host:port of an OTLP collector; empty is off.")] = "",

@@ -20,9 +20,21 @@ class EngineSettings(ServiceSettings):
     address: str = Field("", description="host:port that gateways dial; empty is what it listens on")
     model: str = Field("smollm2", description="Model folder, hub id, or smollm2 for the default model")
     served_name: str = Field("smollm2", min_length=1, description="Name that the model is served under")
-    executor: str = Field("torch", description="How it computes: torch, or scripted (no model)")
+    executor: str = Field(
+        "auto",
+        description="How it computes: native, torch, or scripted (no model); auto is native where it can be",
+    )
     device: str = Field("cpu", description="Device of the torch executor, as torch names it")
-    dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="Type of weights and KV")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto",
+        description="Type of weights and KV; auto is bfloat16, in torch on a CPU float32",
+    )
+    weights: Literal["plain", "int8", "int4"] = Field(
+        "plain", description="Weights of the native executor: plain (bf16), int8, or int4 in groups of 32"
+    )
+    kv_dtype: Literal["plain", "int8"] = Field(
+        "plain", description="KV of the native executor: plain (bf16), or int8"
+    )
     attention: str = Field(
         "auto",
         description="Attention of the torch executor: reference, flash, triton; auto takes the fastest",
@@ -31,7 +43,9 @@ class EngineSettings(ServiceSettings):
     batch_invariant: bool = Field(
         False, description="A row's bits do not depend on its neighbours, at a price; attention triton"
     )
-    num_threads: int = Field(0, ge=0, le=1024, description="Compute threads; 0 leaves the library's choice")
+    num_threads: int = Field(
+        0, ge=0, le=1024, description="Compute threads; 0: usable cores, in torch its own choice"
+    )
     script: Path | None = Field(None, description="Script of the scripted executor; unset draws without one")
     block_size: int = Field(16, ge=1, le=256, description="Ids per KV block; see docs/gpu.md")
     num_blocks: int = Field(0, ge=0, description="KV blocks, with the null block; 0 sizes by kv_memory_mib")

@@ -86,10 +86,12 @@ def _make(settings: EngineSettings) -> MadeExecutor:
         max_sequences=settings.max_sequences,
         unfused=settings.unfused_names,
         is_invariant=settings.batch_invariant,
+        weights=settings.weights,
+        kv_dtype=settings.kv_dtype,
     )
     made = make_executor(settings.executor, request)
     if made.folder is not None and settings.device == "cpu":
-        needed = _weight_bytes(made.folder, settings.dtype)
+        needed = _weight_bytes(made.folder, made.dtype)
         check_memory(f"{made.folder.path}: the model", needed, available_bytes())
     return made
 

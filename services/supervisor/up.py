@@ -21,7 +21,7 @@ class UpOptions:
 
     engines: int = 2
     model: str = "smollm2"
-    executor: str = "torch"
+    executor: str = "auto"
     drain_s: float = 30.0
     log_level: str = "info"
     otlp_endpoint: str = ""

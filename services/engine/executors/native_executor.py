@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from services.contract.model_folder import ModelFolder, ModelFolderError
+from services.contract.model_folder import ModelFolder
 from services.engine.executors.native_weights import give_weights, make_packer
 from services.engine.executors.row_ids import is_lost, known_ids
 from services.engine.model.config import DecoderConfig, read_config
@@ -23,10 +23,8 @@ from services.engine.sampling.sampler import Sampler
 from services.engine.sampling.sequence_state import SequenceState
 from services.engine.step import ExecutorSpec, LogitsWatcher, Row, RowOutput, SequenceSpec, StepResult
 
-BLOCK_SIZE = 16
-"""The only one: a tile's rows."""
 MAX_HEAD_SIZE = 256
-KV_FORMATS = {"bfloat16": KvFormat.BF16, "int8": KvFormat.INT8}
+KV_FORMATS = {"plain": KvFormat.BF16, "int8": KvFormat.INT8}
 WEIGHT_DTYPES = {"plain": "bfloat16", "int8": "int8", "int4": "int4"}
 """By the option `weights`; what activations and KV are is the kernels' matter."""
 
@@ -37,13 +35,12 @@ class NativeOptions:
 
     num_threads: int = 0
     """0: as many as cores are usable."""
-    block_size: int = BLOCK_SIZE
     max_model_len: int = 0
     """Ids per sequence; 0 is the model's own limit."""
     weights: str = "plain"
     """plain (bf16), int8 or int4."""
-    kv_dtype: str = "bfloat16"
-    """bfloat16 or int8."""
+    kv_dtype: str = "plain"
+    """plain (bf16) or int8."""
     path: KernelPath = KernelPath.NONE
     """NONE: the fastest of this processor."""
 
@@ -65,7 +62,6 @@ class NativeExecutor:
 
     def load(self) -> ExecutorSpec:
         config = read_config(self._folder)
-        self._check(config)
         self._model = NativeModel(
             self._library, _shape(config), self._path, KV_FORMATS[self._options.kv_dtype], self._num_threads
         )
@@ -147,24 +143,12 @@ class NativeExecutor:
         assert self._model is not None, "load comes first"
         return self._model
 
-    def _check(self, config: DecoderConfig) -> None:
-        """Raises ModelFolderError for what the kernels do not compute."""
-        causes = {
-            f"blocks of {self._options.block_size} are not supported": self._options.block_size != BLOCK_SIZE,
-            f"heads of {config.head_size} are not supported": config.head_size % 16 != 0
-            or config.head_size > MAX_HEAD_SIZE,
-        }
-        for cause, is_so in causes.items():
-            if is_so:
-                remedy = "use blocks of 16 and heads of a multiple of 16 up to 256, or the torch executor"
-                raise ModelFolderError(self._folder.path, f"native step: {cause}", remedy)
-
     def _describe(self, config: DecoderConfig, model: NativeModel) -> ExecutorSpec:
         limit = self._options.max_model_len or config.max_positions
         return ExecutorSpec(
             name="native",
             dtype=WEIGHT_DTYPES[self._options.weights],
-            kv_dtype=self._options.kv_dtype,
+            kv_dtype=KV_FORMATS[self._options.kv_dtype].dtype,
             kernel_path=self._path.name.lower(),
             device=f"cpu/{platform.machine()}",
             vocab_size=self._folder.vocab_size,
@@ -173,6 +157,14 @@ class NativeExecutor:
             bytes_per_block=model.block_bytes,
             flags=(f"threads={self._num_threads}",),
         )
+
+
+def unsupported_shape(folder: ModelFolder) -> str | None:
+    """What of a model the kernels do not compute. Raises ModelFolderError if no decoder does."""
+    config = read_config(folder)
+    if config.head_size % 16 != 0 or config.head_size > MAX_HEAD_SIZE:
+        return f"heads of {config.head_size}, only multiples of 16 up to {MAX_HEAD_SIZE}"
+    return None
 
 
 def usable_cores() -> int:
