@@ -8,7 +8,8 @@ from pathlib import Path
 
 from bench.compare.configuration import Configuration, Started, cores
 
-_ADAPTER = Path(__file__).with_name("openvino_adapter.py")
+INSIDE = Path(__file__).parent / "inside"
+"""Scripts for OpenVINO's environment, in a folder where no module has the name of one of its own."""
 _SCHEDULER = {"max_num_batched_tokens": 512, "cache_size": 1, "dynamic_split_fuse": True}
 
 
@@ -31,7 +32,7 @@ def _configuration(
     environment: Path, gguf: Path, name: str, weights: str, scheduler: Mapping[str, object]
 ) -> Configuration:
     properties = {"INFERENCE_NUM_THREADS": len(cores())}
-    words = [str(environment / "bin" / "python"), str(_ADAPTER), str(gguf)]
+    words = [str(environment / "bin" / "python"), str(INSIDE / "openvino_adapter.py"), str(gguf)]
     command = shlex.join([*words, json.dumps(scheduler), json.dumps(properties)])
 
     @contextmanager

@@ -11,6 +11,7 @@ import pytest
 
 from bench.compare.configuration import Configuration, Started
 from bench.compare.mesh import mesh_configuration
+from bench.compare.openvino import INSIDE
 from bench.compare.report import report
 from bench.compare.rounds import Plan, Rounds, choose, choosing_tasks, main_tasks
 from bench.compare.store import Store
@@ -55,7 +56,7 @@ def test_the_openvino_adapter_speaks_the_load_tools_language(
 ) -> None:
     (tmp_path / "openvino_genai.py").write_text(FAKE_OPENVINO)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    adapter = Path(__file__).parents[2] / "bench" / "compare" / "openvino_adapter.py"
+    adapter = INSIDE / "openvino_adapter.py"
     target = f"process:{sys.executable} {adapter} model.gguf '{{\"cache_size\": 1}}' '{{\"THREADS\": 2}}'"
     run = measure(LoadSpec(target=target, load=ClosedLoop(3), num_requests=20, num_warmup=3, max_tokens=8))
     assert run.summary.num_failed == 0
