@@ -52,7 +52,7 @@ class Span:
     start: int
     length: int
     block_ids: Sequence[int]
-    """Covers start + length positions; the null block may stand for what lies behind the window of `start`."""
+    """Covers start + length positions; behind the window of `start` the null block may stand."""
 
 
 class AttentionBackend(Protocol):

@@ -55,10 +55,16 @@ def pack_spans(spans: Sequence[Span], block_size: int) -> dict[str, Ints]:
 
 
 def copy_once(arrays: Mapping[str, Ints], device: torch.device) -> dict[str, torch.Tensor]:
-    """Moves int32 arrays to the device in one transfer; gives views of it."""
-    flat = torch.from_numpy(np.concatenate([array.reshape(-1) for array in arrays.values()]))
-    moved = (flat.pin_memory() if device.type == "cuda" else flat).to(device, non_blocking=True)
-    parts = torch.split(moved, [array.size for array in arrays.values()])
+    """Moves int32 arrays to the device in one transfer; gives views of it, each at a multiple of 16 bytes:
+    Triton compiles a kernel anew for pointers that are not."""
+    sizes = [array.size for array in arrays.values()]
+    starts = np.cumsum([0, *(-(-size // 4) * 4 for size in sizes)]).tolist()
+    flat = torch.empty(starts[-1], dtype=torch.int32, pin_memory=device.type == "cuda")
+    values = flat.numpy()
+    for start, array in zip(starts, arrays.values(), strict=False):
+        values[start : start + array.size] = array.reshape(-1)
+    moved = flat.to(device, non_blocking=True)
+    parts = (moved[start : start + size] for start, size in zip(starts, sizes, strict=False))
     return {name: part.view(array.shape) for (name, array), part in zip(arrays.items(), parts, strict=True)}
 
 

@@ -15,10 +15,9 @@ from services.engine.attention.backend import AttentionShape, Capabilities, Span
 from services.engine.attention.paged import Ints, PagedAttention, PagedInputs, copy_once
 from services.engine.kernels.attention import attend_kernel, decode_join_kernel, decode_part_kernel
 
-_TILE_M = 64
-"""Queries of a tile, heads counted: wgmma's least on sm_90."""
-_TILE_N = 64
-"""Keys of a tile."""
+_TILES = {2: (64, 64), 4: (16, 32)}
+"""Queries (heads counted) and keys of a tile by bytes of a value: 64 queries are wgmma's least on sm_90, and
+float32, which has no tensor core at full precision, has registers for few."""
 _PART = 256
 """Keys of a part of a long row that decodes."""
 _STRIDE = 16
@@ -52,7 +51,7 @@ class TritonAttention(PagedAttention):
             "HEAD": shape.head_size,
             "HEAD_PAD": triton.next_power_of_2(shape.head_size),
         }
-        self._reads = {"GROUP": group, "BLOCK": shape.block_size, "TILE_N": _TILE_N}
+        self._reads = {"GROUP": group, "BLOCK": shape.block_size, "TILE_N": tiles_for(shape)[1]}
         self._tiles = torch.empty(0), torch.empty(0)
 
     def clear_begun(self, spans: Sequence[Span]) -> None:
@@ -86,7 +85,7 @@ class TritonAttention(PagedAttention):
 
     @property
     def _tile_m(self) -> int:
-        return max(_TILE_M, int(self._group_pad))
+        return tiles_for(self.shape)[0]
 
     def _is_cut(self, inputs: PagedInputs) -> bool:
         """Rows of one token each make too few programs to read the pool at full speed, unless cut."""
@@ -143,7 +142,6 @@ class TritonAttention(PagedAttention):
             **self._shared,
             **self._reads,
             PART=_PART,
-            STRIDE=stride,
             TILE_M=max(16, self._group_pad),
             num_warps=4,
             num_stages=2,
@@ -158,6 +156,13 @@ class TritonAttention(PagedAttention):
         count = num_rows * s.num_heads * max_parts
         sums = torch.empty(count * s.head_size, dtype=torch.float32, device=s.device)
         return sums, sums.new_empty(count), sums.new_empty(count)
+
+
+def tiles_for(shape: AttentionShape) -> tuple[int, int]:
+    """Queries and keys of a tile; a tile has at least the heads of one key head."""
+    queries, keys = _TILES[shape.dtype.itemsize]
+    group: int = triton.next_power_of_2(shape.num_heads // shape.num_kv_heads)
+    return max(queries, group), keys
 
 
 def tile_rows(lengths: tuple[int, ...], tile: int) -> dict[str, Ints]:

@@ -104,7 +104,9 @@ class DecodeGraphs:
         rows = self._device[:size]
         starts = torch.arange(size + 1, dtype=torch.int32, device=rows.device)
         max_keys = (rows.shape[1] - _NUM_COLUMNS) * self._block_size
-        columns = torch.empty(_NUM_COLUMNS, size, dtype=torch.int32, device=rows.device)
+        # Each column begins at a multiple of 16 bytes, as copy_once has it.
+        columns = torch.empty(_NUM_COLUMNS, -(-size // 4) * 4, dtype=torch.int32, device=rows.device)
+        columns = columns[:, :size]
         slots = torch.empty(size, dtype=torch.int64, device=rows.device)
         inputs = PagedInputs(slots, starts, columns[3], rows[:, _NUM_COLUMNS:], (1,) * size, max_keys)
 

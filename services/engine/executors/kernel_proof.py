@@ -1,6 +1,5 @@
 """Proves by a profiler's trace of one step which attention kernel runs."""
 
-import os
 from collections.abc import Callable, Sequence
 
 import torch
@@ -27,7 +26,6 @@ def prove_kernel(step: Callable[[], object], promised: Sequence[str], device: to
 
 def traced_names(step: Callable[[], object], device: torch.device) -> list[str]:
     """Operators and, on a GPU, kernels of one run of the step, kernels first."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # else it writes to standard error
     step()  # compiles and loads what the trace should not see
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":

@@ -22,7 +22,7 @@ from services.engine.executors.kernel_proof import prove_kernel
 from services.engine.model.config import DecoderConfig, read_config
 from services.engine.model.decoder import Decoder
 from services.engine.model.operators import Operators, PlainOperators
-from services.engine.model.weights import load_weights
+from services.engine.model.weights import DecoderWeights, load_weights
 from services.engine.sampling.device_sampler import DeviceSampler
 from services.engine.sampling.sampler import Sampler
 from services.engine.sampling.sequence_state import SequenceState
@@ -81,14 +81,14 @@ class TorchExecutor:
     def load(self) -> ExecutorSpec:
         if self._options.num_threads > 0:
             torch.set_num_threads(self._options.num_threads)
-        config = read_config(self._folder)
         dtype, device = DTYPES[self._options.dtype], torch.device(self._options.device)
+        config = self._read_config()
         shape = _attention_shape(config, self._options, dtype, device)
         try:
             self._attention = make_backend(self._options.attention, shape)
         except UnsupportedAttentionError as error:
             raise ModelFolderError(self._folder.path, str(error), "use another attention backend") from error
-        weights = load_weights(self._folder, config, dtype, device)
+        weights = self._load_weights(config, dtype, device)
         self._decoder = Decoder(config, weights, _make_operators(self._options, device))
         limit = self._options.max_model_len or config.max_positions
         self._max_positions = min(limit, config.max_positions)
@@ -141,6 +141,14 @@ class TorchExecutor:
                 self._states[output.sequence_id].append(token_id)
         ended = time.perf_counter_ns()
         return StepResult(outputs, step_us=(ended - started) // 1000, device_us=clock.elapsed_us())
+
+    def _read_config(self) -> DecoderConfig:
+        return read_config(self._folder)
+
+    def _load_weights(
+        self, config: DecoderConfig, dtype: torch.dtype, device: torch.device
+    ) -> DecoderWeights:
+        return load_weights(self._folder, config, dtype, device)
 
     def _forward(self, rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor]:
         """Gives the sampled rows' logits [sampled rows, vocab], and whether each row is finite [rows]."""
@@ -195,13 +203,18 @@ class TorchExecutor:
         self._graphs.record()
 
     def _prove(self) -> None:
-        """Runs one token in a pool of two blocks under a profiler. Raises UnprovenKernelError."""
+        """Runs a prompt of two tokens and a third in a pool of two blocks under a profiler.
+
+        Compiles what such steps need, too. Raises UnprovenKernelError.
+        """
         assert self._attention is not None, "load comes first"
         self._attention.allocate(2)
-        spec = SequenceSpec(0, (0,), 1, SamplingSpec(temperature=0.0))
-        row = Row(0, (0,), 0, (1,), is_sampled=False)
+        spec = SequenceSpec(0, (0, 0, 0), 3, SamplingSpec(temperature=0.0))
+        rows = Row(0, (0, 0), 0, (1,), is_sampled=False), Row(0, (0,), 2, (1,), is_sampled=False)
         self._states[0] = SequenceState(spec)
-        seen = prove_kernel(lambda: self.run([row]), self._attention.trace_names, self._device)
+        seen = prove_kernel(
+            lambda: [self.run([row]) for row in rows], self._attention.trace_names, self._device
+        )
         logger.info("attention kernel seen in a trace", extra={"kernel": seen})
         del self._states[0]
 

@@ -4,6 +4,8 @@ One program has one key head and a tile of a row's tokens, each with the query h
 is a tile with one token. Tiles of keys begin at multiples of TILE_N whatever the tile of queries is, and one
 that a query does not see leaves its sums as they are to the bit: so a row depends neither on its neighbours
 nor on how its prompt was cut. Positions that no query of the tile sees are not read.
+
+Numbers that change from step to step are not specialised on: a new kernel would be compiled while serving.
 """
 
 import triton
@@ -62,7 +64,7 @@ def _attend_range(
     return sums, top, weight
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride"])
 def attend_kernel(
     out_ptr,
     query_ptr,
@@ -134,7 +136,7 @@ def attend_kernel(
     tl.store(out_ptr + out, (sums / weight[:, None]).to(out_ptr.dtype.element_ty), mask=is_read)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride", "max_parts"])
 def decode_part_kernel(
     part_ptr,
     part_top_ptr,
@@ -156,11 +158,10 @@ def decode_part_kernel(
     HEAD_PAD: tl.constexpr,
     BLOCK: tl.constexpr,
     PART: tl.constexpr,
-    STRIDE: tl.constexpr,
     TILE_M: tl.constexpr,
     TILE_N: tl.constexpr,
 ):
-    """Grid (rows, key heads, STRIDE): one token a row, keys cut at multiples of PART, every STRIDEth part.
+    """Grid (rows, key heads, n): one token a row, keys cut at multiples of PART, every nth part a program.
 
     Parts lie at fixed positions, so how many rows there are changes nothing. Results are
     [rows, HEADS, max_parts(, HEAD)] float32.
@@ -180,7 +181,7 @@ def decode_part_kernel(
     position = tl.full([TILE_M], 0, tl.int32) + (stop_key - 1)
 
     start = first_key // PART + tl.program_id(2)
-    for part in range(start, tl.cdiv(stop_key, PART), STRIDE):
+    for part in range(start, tl.cdiv(stop_key, PART), tl.num_programs(2)):
         begin = tl.maximum(part * PART, first_key // TILE_N * TILE_N)
         sums, top, weight = _attend_range(
             queries,
@@ -207,7 +208,7 @@ def decode_part_kernel(
         tl.store(part_weight_ptr + at, weight, mask=lanes < GROUP)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["max_parts"])
 def decode_join_kernel(
     out_ptr,
     part_ptr,
