@@ -5,17 +5,18 @@ greedy divergence, the ten worst tokens. Exit code 1 if an option misses its gat
 """
 
 import argparse
-import gc
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from tokenizers import Tokenizer
 
 from bench.quality import report
 from bench.quality.forced import greedy_answers, num_blocks_for, score_forced
 from bench.quality.gates import GATES, missed
+from bench.quality.kept import Judge, keep_in
 from bench.quality.options import OPTIONS, make_option
 from bench.quality.reference import Judgement, Reference
 from bench.quality.result import OptionResult, judge_option
@@ -29,10 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     told = _parse(arguments)
     folder = open_model_folder(resolve_model(told.model))
     windows = read_windows(folder.path, told.answer_tokens)[:: told.every]
-    reference = Reference(folder.path, folder.vocab_size)
-    judgements = [reference.judge(window, told.greedy_tokens) for window in windows]
-    del reference
-    gc.collect()
+    torch.set_num_threads(told.threads)
+    judge: Judge = Reference(folder.path, folder.vocab_size, told.greedy_tokens).judge
+    if told.judgements is not None:
+        judge = keep_in(told.judgements, f"{folder.revision} {told.greedy_tokens}", judge)
+    judgements = [judge(window) for window in windows]
     results = [
         score_option(
             name,
@@ -81,6 +83,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--greedy-tokens", type=int, default=64, help="greedy ids a window")
     parser.add_argument("--every", type=int, default=1, help="take every nth window only")
     parser.add_argument("--threads", type=int, default=2, help="compute threads (default 2)")
+    parser.add_argument(
+        "--judgements", type=Path, help="folder (600 MB) that keeps what fp32 said for the next run"
+    )
     parser.add_argument("--json", action="store_true", help="print figures as JSON lines")
     return parser.parse_args(arguments)
 

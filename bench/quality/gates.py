@@ -28,8 +28,8 @@ GATES: Mapping[str, Gate] = MappingProxyType(
         "native bfloat16": Gate(0.985, 0.97, 5e-4, 1e-3, 16),
         "native int8": Gate(0.965, 0.95, 0.006, 0.012, 10),
         "native int4": Gate(0.985, 0.97, 5e-4, 1e-3, 16),
-        "native bfloat16, KV int8": Gate(0.98, 0.96, 0.002, 0.004, 12),
-        "native int8, KV int8": Gate(0.965, 0.945, 0.007, 0.014, 10),
+        "native bfloat16 + KV int8": Gate(0.98, 0.96, 0.002, 0.004, 12),
+        "native int8 + KV int8": Gate(0.965, 0.945, 0.007, 0.014, 10),
     }
 )
 

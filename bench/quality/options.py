@@ -16,8 +16,8 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "native bfloat16": {"executor": "native"},
         "native int8": {"executor": "native", "weights": "int8"},
         "native int4": {"executor": "native", "weights": "int4"},
-        "native bfloat16, KV int8": {"executor": "native", "kv_dtype": "int8"},
-        "native int8, KV int8": {"executor": "native", "weights": "int8", "kv_dtype": "int8"},
+        "native bfloat16 + KV int8": {"executor": "native", "kv_dtype": "int8"},
+        "native int8 + KV int8": {"executor": "native", "weights": "int8", "kv_dtype": "int8"},
     }
 )
 """Executor, and the fields of its request that differ from the plain one's."""

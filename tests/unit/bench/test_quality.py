@@ -9,8 +9,9 @@ import pytest
 from bench.quality import __main__ as quality
 from bench.quality.forced import num_blocks_for, score_forced
 from bench.quality.gates import GATES, Gate, missed
+from bench.quality.kept import keep_in
 from bench.quality.options import OPTIONS, make_option
-from bench.quality.reference import Reference
+from bench.quality.reference import Judgement, Reference
 from bench.quality.result import OptionResult, judge_option
 from bench.quality.score import first_divergence, score_tokens, summarize
 from bench.quality.windows import GROUPS, KINDS, Window, read_windows
@@ -96,8 +97,8 @@ def test_plain_arithmetic_holds_its_gate_and_a_changed_model_does_not(
     """Forced ids through the executor's cache are scored as transformers scores them."""
     opened = open_model_folder(folder)
     chosen = windows[::9]
-    reference = Reference(folder, opened.vocab_size)
-    judgements = [reference.judge(window, 4) for window in chosen]
+    reference = Reference(folder, opened.vocab_size, 4)
+    judgements = [reference.judge(window) for window in chosen]
     other = make_tiny_model(tmp_path / "other", seed=1, max_position_embeddings=4096)
     mean_kl = {}
     for name, model in (("same", folder), ("other", other)):
@@ -122,3 +123,20 @@ def test_a_small_run_prints_every_cell_and_the_worst(
     assert printed.out.count("- KL ") == 10
     assert code == 0, printed.err
     assert "gates held: torch float32" in printed.err
+
+
+def test_a_kept_judgement_is_read_for_the_same_window_only(windows: list[Window], tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def judge(window: Window) -> Judgement:
+        asked.append(window.name)
+        return Judgement(np.full((1, 2), len(asked), np.float32), (1, 2))
+
+    first = keep_in(tmp_path / "kept", "a", judge)(windows[0])
+    again = keep_in(tmp_path / "kept", "a", judge)(windows[0])
+    assert asked == [windows[0].name]
+    assert np.array_equal(first.logits, again.logits)
+    assert first.greedy_ids == again.greedy_ids
+    keep_in(tmp_path / "kept", "a", judge)(windows[1])
+    keep_in(tmp_path / "kept", "b", judge)(windows[0])
+    assert len(asked) == 3
