@@ -1,6 +1,6 @@
 # Benchmarks that print ratios; none is a test.
 
-.PHONY: bench-encode-hop bench-tokenizer bench-session bench-scheduler bench-mesh
+.PHONY: bench-native bench-encode-hop bench-tokenizer bench-session bench-scheduler bench-mesh
 
 bench-tokenizer: model ## 1 KiB encoded warm; a new turn behind 16,000 tokens against the whole
 	$(RUN) -m bench.tokenizer_encode
@@ -19,3 +19,6 @@ bench-mesh: model ## CPU time per token of the processes beside compute, and the
 
 quality: model ## Every option against fp32: top-1, KL, first divergence, worst tokens; fails where a gate is missed
 	$(RUN) -m bench.quality
+
+bench-native: model ## The native step alone: decode by rows, prefill by chunk, beside torch
+	$(RUN) -m bench.native_step --torch

@@ -41,6 +41,8 @@ _TARGETS: Mapping[str, Sequence[str]] = {
 }
 """By the end of a file's name, the first that fits. Never -march=native: it misnames virtual processors."""
 NEEDED_FEATURES = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "fma"})
+MORE_FLAGS = "PAGEMESH_NATIVE_FLAGS"
+"""Names the environment variable with further compiler flags, those of sanitizers for one."""
 _COMPILE_TIMEOUT_S = 300.0
 
 
@@ -51,8 +53,9 @@ class NativeUnavailableError(Exception):
 def find_library() -> Path:
     """Gives the built library, building it at first use. Raises NativeUnavailableError."""
     _check_processor()
-    path = library_path(FLAGS)
-    return path if path.exists() else build(FLAGS, path)
+    flags = (*FLAGS, *shlex.split(os.environ.get(MORE_FLAGS, "")))
+    path = library_path(flags)
+    return path if path.exists() else build(flags, path)
 
 
 def library_path(flags: Sequence[str]) -> Path:

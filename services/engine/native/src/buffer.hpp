@@ -3,8 +3,10 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <new>
 #include <utility>
 
@@ -14,13 +16,23 @@ class Buffer {
  public:
   Buffer() = default;
 
-  explicit Buffer(size_t num_bytes) : size_((num_bytes + kHugePage - 1) / kHugePage * kHugePage) {
+  explicit Buffer(size_t num_bytes) : size_(num_bytes) {
     if (num_bytes == 0) return;
-    mapped_size_ = size_ + kHugePage;
+#ifdef __SANITIZE_ADDRESS__
+    start_ = static_cast<char*>(std::aligned_alloc(64, (num_bytes + 63) / 64 * 64));  // so that its ends are guarded
+    if (start_ == nullptr) throw std::bad_alloc();
+    std::fill_n(start_, num_bytes, char{0});
+#else
+    size_t size = (num_bytes + kHugePage - 1) / kHugePage * kHugePage;
+    mapped_size_ = size + kHugePage;
     mapped_ = mmap(nullptr, mapped_size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapped_ == MAP_FAILED) throw std::bad_alloc();
+    if (mapped_ == MAP_FAILED) {
+      mapped_ = nullptr;
+      throw std::bad_alloc();
+    }
     start_ = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(mapped_) + kHugePage - 1) & ~(kHugePage - 1));
-    madvise(start_, size_, MADV_HUGEPAGE);  // advice: without huge pages it is only slower
+    madvise(start_, size, MADV_HUGEPAGE);  // advice: without huge pages it is only slower
+#endif
   }
 
   Buffer(Buffer&& other) noexcept { swap(other); }
@@ -29,7 +41,11 @@ class Buffer {
     return *this;
   }
   ~Buffer() {
+#ifdef __SANITIZE_ADDRESS__
+    std::free(start_);
+#else
     if (mapped_ != nullptr) munmap(mapped_, mapped_size_);
+#endif
   }
 
   template <class T>
