@@ -13,7 +13,7 @@ Judge = Callable[[Window], Judgement]
 
 
 def keep_in(folder: Path, key: str, judge: Judge) -> Judge:
-    """A judge that reads what was judged of the same window under the same key, else asks and writes it down."""
+    """A judge that reads what was judged of the same window under the same key, else asks and writes it."""
 
     def read_or_judge(window: Window) -> Judgement:
         content = repr((key, window.prompt_ids, window.answer_ids)).encode()
