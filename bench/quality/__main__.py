@@ -8,7 +8,6 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -32,8 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = open_model_folder(resolve_model(told.model))
     windows = read_windows(folder.path, told.answer_tokens)[:: told.every]
     torch.set_num_threads(told.threads)
-    reference = Reference(folder.path, folder.vocab_size)
-    judge: Judge = partial(reference.judge, num_greedy_tokens=told.greedy_tokens)
+    judge: Judge = Reference(folder.path, folder.vocab_size, told.greedy_tokens).judge
     if told.judgements is not None:
         judge = keep_in(told.judgements, f"{folder.revision} {told.greedy_tokens}", judge)
     judgements = [judge(window) for window in windows]

@@ -28,21 +28,22 @@ class Judgement:
 class Reference:
     """One model folder in fp32."""
 
-    def __init__(self, folder: Path, vocab_size: int) -> None:
+    def __init__(self, folder: Path, vocab_size: int, num_greedy_tokens: int) -> None:
         logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         self._model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         self._vocab_size = vocab_size
+        self._num_greedy_tokens = num_greedy_tokens
 
     @torch.inference_mode()
-    def judge(self, window: Window, num_greedy_tokens: int) -> Judgement:
+    def judge(self, window: Window) -> Judgement:
         known = self._model(_batch(window.prompt_ids), use_cache=True, logits_to_keep=1)
         forced = self._model(_batch(window.answer_ids[:-1]), cache=copy.deepcopy(known.cache))
         logits = torch.cat((known.logits[0], forced.logits[0]))[:, : self._vocab_size]
-        return Judgement(logits.numpy().copy(), self._go_on(known, num_greedy_tokens))
+        return Judgement(logits.numpy().copy(), self._go_on(known))
 
-    def _go_on(self, known: Any, num_tokens: int) -> tuple[int, ...]:
+    def _go_on(self, known: Any) -> tuple[int, ...]:
         ids: list[int] = []
-        while len(ids) < num_tokens:
+        while len(ids) < self._num_greedy_tokens:
             ids.append(int(known.logits[0, -1, : self._vocab_size].argmax()))
             known = self._model(_batch(ids[-1:]), cache=known.cache)
         return tuple(ids)

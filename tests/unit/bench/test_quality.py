@@ -97,8 +97,8 @@ def test_plain_arithmetic_holds_its_gate_and_a_changed_model_does_not(
     """Forced ids through the executor's cache are scored as transformers scores them."""
     opened = open_model_folder(folder)
     chosen = windows[::9]
-    reference = Reference(folder, opened.vocab_size)
-    judgements = [reference.judge(window, 4) for window in chosen]
+    reference = Reference(folder, opened.vocab_size, 4)
+    judgements = [reference.judge(window) for window in chosen]
     other = make_tiny_model(tmp_path / "other", seed=1, max_position_embeddings=4096)
     mean_kl = {}
     for name, model in (("same", folder), ("other", other)):
