@@ -12,7 +12,7 @@ from pathlib import Path
 from bench.compare.configuration import Configuration
 from bench.compare.gguf_files import gguf_files
 from bench.compare.llamacpp import llamacpp_configurations
-from bench.compare.mesh import SETTINGS, mesh_configuration
+from bench.compare.mesh import ROWS, SETTINGS, mesh_configuration
 from bench.compare.openvino import openvino_configurations
 from bench.compare.peer_process import PeerError
 from bench.compare.peers_file import Peers, PeersFileError, read_peers
@@ -92,7 +92,7 @@ def _plan_json(plan: Plan) -> dict[str, object]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="bench.compare", description=__doc__)
     parser.add_argument("--peers", type=Path, default=ROOT / "peers.toml", help="where peers are installed")
-    parser.add_argument("--rows", type=_words, default=tuple(SETTINGS), help="pagemesh's rows")
+    parser.add_argument("--rows", type=_words, default=ROWS, help=f"pagemesh's, of {', '.join(SETTINGS)}")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--duration", type=float, default=15.0, help="seconds of each run")
     parser.add_argument(

@@ -9,12 +9,15 @@ from bench.compare.configuration import OWN, Configuration, Started, cores
 from services.supervisor.plan import flags_of
 from tests.support.mesh import Mesh
 
-BF16, INT8 = "bf16", "int8"
+BF16, INT8, INT4 = "bf16", "int8", "int4"
 SETTINGS: Mapping[str, Mapping[str, object]] = {
     BF16: {"executor": "native"},
     INT8: {"executor": "native", "weights": "int8"},
+    INT4: {"executor": "native", "weights": "int4"},
 }
 """The engine's settings by weights; everything else is as it comes."""
+ROWS = (BF16, INT8)
+"""What is compared unless more is asked for."""
 
 
 def mesh_configuration(name: str, model: Path, settings: Mapping[str, object]) -> Configuration:

@@ -38,8 +38,8 @@ def main() -> None:
     told = _parser().parse_args()
     folder = open_model_folder(resolve_model("smollm2", _say).resolve())
     windows = read_windows(folder.path, told.answer_tokens)[:: told.every]
-    reference = Reference(folder.path, folder.vocab_size)
-    judgements = [reference.judge(window, 1) for window in windows]
+    reference = Reference(folder.path, folder.vocab_size, num_greedy_tokens=1)
+    judgements = [reference.judge(window) for window in windows]
     _say(f"{sum(len(window.answer_ids) for window in windows)} tokens in {len(windows)} windows")
     rows = []
     for option, open_peer in _options(read_peers(told.peers)):
@@ -116,7 +116,10 @@ def _llamacpp(way: Configuration) -> Open:
 
 def _likeliest(url: str, ids: Sequence[int]) -> Mapping[int, float]:
     """Logarithms of the probabilities of the likeliest next ids."""
-    body = {"prompt": list(ids), "n_predict": 1, "n_probs": NUM_LIKELIEST, "temperature": 0}
+    # What is drawn is dictated: an end or half a character would come without probabilities. Those that are
+    # told are of the logits as they were.
+    told = {"n_predict": 1, "n_probs": NUM_LIKELIEST, "temperature": 0, "logit_bias": [[" the", 1000]]}
+    body = {"prompt": list(ids), **told}
     request = urllib.request.Request(
         f"{url}/completion", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )

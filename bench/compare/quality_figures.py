@@ -5,6 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 UNKNOWN = "not measured"
+_OPTIONS = {
+    "pagemesh bf16": "native bfloat16",
+    "pagemesh int8": "native int8",
+    "pagemesh int4": "native int4",
+}
+"""What `make quality` calls pagemesh's rows."""
 
 
 def mean_kls(*files: Path) -> dict[str, float]:
@@ -20,8 +26,9 @@ def _rows(text: str) -> list[Mapping[str, Mapping[str, float]]]:
 
 
 def kl_text(kls: Mapping[str, float], system: str, weights: str, is_quantized: bool) -> str:
-    """The option is called after the row: `pagemesh int8`, `llama.cpp Q4_0`."""
-    found = kls.get(f"{system} {weights}")
+    """A peer's option is called after its row: `llama.cpp Q4_0`."""
+    row = f"{system} {weights}"
+    found = kls.get(_OPTIONS.get(row, row))
     if found is not None:
         return f"{found:.2g}"
     return UNKNOWN if is_quantized else "–"
