@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
 
 from services.chassis.bind import BindError
+from services.chassis.event_loop import BurstLoop
 from services.chassis.server import EXIT_BIND
 
 EXIT_FAILED = 1
@@ -19,7 +20,8 @@ def run_process(
 ) -> NoReturn:
     """Runs main and exits with its result. `expected` errors (a bad model folder) exit 1 with one line."""
     try:
-        code = asyncio.run(main())
+        with asyncio.Runner(loop_factory=BurstLoop) as runner:
+            code = runner.run(main())
     except BindError as error:
         code = _say(name, error, EXIT_BIND)
     except expected as error:
