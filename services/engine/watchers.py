@@ -14,6 +14,8 @@ from services.engine.room import Turn, divide, room_of
 
 REPORT_EVERY_S = 0.01
 """Changes between reports are told together."""
+QUIET_EVERY_S = 0.25
+"""Where only the tokens of the room have changed, as they do in almost every step."""
 TURN_S = 0.1
 """How long the work of one scheduler may keep the others' from the room."""
 
@@ -42,6 +44,8 @@ class Watchers:
         self._numbers = itertools.count(1)
         self._last_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._counts = (0, 0, False)
+        """As they stood at the last report."""
         self._turns = {priority: Turn() for priority in Priority}
         self._turn_timer: asyncio.TimerHandle | None = None
 
@@ -71,14 +75,19 @@ class Watchers:
         if not self._watchers:
             # Whoever watches next is told of what lives then.
             self._running_set.news.take_tickets()
-        elif self._timer is None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_at(max(loop.time(), self._last_s + REPORT_EVERY_S), self._report)
+        else:
+            self._report_after(REPORT_EVERY_S)
+
+    def note_step(self) -> None:
+        """Sequences drew ids, came or went."""
+        if not self._watchers or self._running_set.news.has_tickets or self._counts != self._count():
+            self.note_change()
+        else:
+            self._report_after(QUIET_EVERY_S)
 
     def report_now(self) -> None:
         """Tells at once what has changed."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._cancel_timer()
         self._report()
 
     def _greet(self, watcher: _Watcher, boot_id: str) -> None:
@@ -92,9 +101,26 @@ class Watchers:
             if ticket is not None and ticket.scheduler_boot_id == boot_id
         ]
 
+    def _report_after(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        when_s = max(loop.time(), self._last_s + seconds)
+        if self._timer is None or when_s < self._timer.when():
+            self._cancel_timer()
+            self._timer = loop.call_at(when_s, self._report)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _count(self) -> tuple[int, int, bool]:
+        roster = self._running_set.roster
+        return len(roster.running), len(roster.waiting), self._running_set.is_draining
+
     def _report(self) -> None:
         self._timer = None
         self._last_s = asyncio.get_running_loop().time()
+        self._counts = self._count()
         self._hand_out(self._running_set.news.take_tickets())
         shares = self._shares()
         for number, room in shares.items():
@@ -139,12 +165,9 @@ class Watchers:
         return shares
 
     def _tell(self, watcher: _Watcher, room: list[engine_pb2.ClassRoom]) -> None:
-        roster = self._running_set.roster
+        num_running, num_waiting, is_draining = self._counts
         report = engine_pb2.EngineReport(
-            room=room,
-            num_running=len(roster.running),
-            num_waiting=len(roster.waiting),
-            is_draining=self._running_set.is_draining,
+            room=room, num_running=num_running, num_waiting=num_waiting, is_draining=is_draining
         )
         if report == watcher.told and not watcher.tickets:
             return

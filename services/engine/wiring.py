@@ -183,7 +183,7 @@ class _Process:
     def _tell(self, news: dict[int, StreamNews], times: StepTimes) -> None:
         assert self.engine is not None
         self.engine.runs.tell(news, times)
-        self.engine.watchers.note_change()
+        self.engine.watchers.note_step()
 
     async def _watch_steps(self, loop: EngineLoop) -> None:
         while True:

@@ -25,6 +25,10 @@ class Newsroom:
         self._streams: dict[int, StreamNews] = {}
         self._tickets: list[TicketMet] = []
 
+    @property
+    def has_tickets(self) -> bool:
+        return bool(self._tickets)
+
     def take_streams(self) -> dict[int, StreamNews]:
         streams, self._streams = self._streams, {}
         return streams
