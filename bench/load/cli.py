@@ -13,8 +13,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bench.load.drivers.driver import RequestError
 from bench.load.environment import environment
+from bench.load.part import OnProgress
 from bench.load.report import write_json
-from bench.load.run import EmptyRunError, OnProgress, Run, measure
+from bench.load.run import EmptyRunError, Run, measure
 from bench.load.spec import (
     WORD_COUNTS,
     Arrivals,

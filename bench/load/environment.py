@@ -12,6 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("pagemesh", "grpcio", "protobuf", "aiohttp", "numpy", "torch", "transformers", "tokenizers")
 
+_GPU_QUERY = ("--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
+
 
 @dataclass(frozen=True, slots=True)
 class Environment:
@@ -23,6 +25,8 @@ class Environment:
     num_cores: int
     """That this process may use."""
     memory_mib: int
+    gpus: tuple[str, ...]
+    """Name, memory and driver of each."""
     kernel: str
     python: str
     packages: dict[str, str]
@@ -39,6 +43,7 @@ def environment() -> Environment:
         cpu_flags=tuple(sorted(flag for flag in flags if flag.startswith(("amx", "avx512", "avx2")))),
         num_cores=len(os.sched_getaffinity(0)),
         memory_mib=int(memory[1]) // 1024 if memory else 0,
+        gpus=tuple(filter(None, _output("nvidia-smi", *_GPU_QUERY).splitlines())),
         kernel=platform.release(),
         python=sys.version.split()[0],
         packages={name: found for name in PACKAGES if (found := _version(name))},
@@ -53,8 +58,13 @@ def commit_of(checkout: Path) -> str:
 
 
 def _git(checkout: Path, *arguments: str) -> str:
+    return _output("git", "-C", str(checkout), *arguments)
+
+
+def _output(*command: str) -> str:
+    """Empty if there is no such command, or it fails."""
     try:
-        done = subprocess.run(["git", *arguments], cwd=checkout, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

@@ -62,6 +62,7 @@ def _environment_table(environment: Environment) -> PageTable:
         ("instructions", " ".join(environment.cpu_flags)),
         ("cores", str(environment.num_cores)),
         ("memory", f"{environment.memory_mib:,} MiB"),
+        ("GPUs", "; ".join(environment.gpus) or "none"),
         ("kernel", environment.kernel),
         ("Python", environment.python),
         ("packages", packages),

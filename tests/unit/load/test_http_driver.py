@@ -113,6 +113,8 @@ def test_nobody_there_is_said_at_once():
         address = server.address
     with pytest.raises(RequestError, match="lists no model"):
         measure(LoadSpec(address, num_requests=1))
+    with pytest.raises(RequestError, match="lists no model"):
+        measure(LoadSpec(address, load=ClosedLoop(2), num_requests=2, num_processes=2))
 
 
 def test_a_turn_without_history_is_whole():
