@@ -34,7 +34,7 @@ IS_FULL = os.environ.get("PAGEMESH_EXACTNESS") == "full"
 CHUNKS = (1, 15, 16, 17, 64, 300) if IS_FULL else (17,)
 MAX_LENGTH = {1: 200}
 """A chunk of one is a step per token."""
-NUM_KILLS = 20 if IS_FULL else 2
+NUM_KILLS = 8 if IS_FULL else 2
 NUM_SEEDED = 8 if IS_FULL else 1
 BOTH_CORES = {"num_threads": 2}
 BLOCK = 16
@@ -115,28 +115,29 @@ async def test_together_and_warm(
         assert answer.usage.cached_tokens == BLOCK * ((len(job.prompt_ids) - 1) // BLOCK)
 
 
+async def test_preempted(jobs: list[Job], reference: list[Answer], ledger: Ledger) -> None:
+    # The pool holds all prompts and the reserve; what the outputs need on top must come from somebody.
+    num_known = sum(-(-len(job.prompt_ids) // BLOCK) for job in jobs)
+    settings = {"engine": {"num_blocks": int(num_known / (1 - RESERVE)) + 3, **BOTH_CORES}}
+    async with Mesh(engines=1, executor="native", settings=settings) as mesh, mesh.async_client() as client:
+        answers = await run_together(client, jobs)
+    assert sum(answer.receipt.preemptions for answer in answers) > 0
+    ledger("native preempted", assert_equal(answers, reference), 0)
+
+
 @pytest.mark.parametrize("chunk", CHUNKS)
-async def test_chunked_and_preempted(
+async def test_chunked_and_moved_through_kills(
     chunk: int, jobs: list[Job], reference: list[Answer], ledger: Ledger
 ) -> None:
+    """Two engines of one thread each, against a reference that two threads computed."""
     limit = MAX_LENGTH.get(chunk, max(LENGTHS))
     picked = [index for index, job in enumerate(jobs) if len(job.prompt_ids) <= limit]
-    # The pool holds all prompts and the reserve; what the outputs need on top must come from somebody.
-    num_known = sum(-(-len(jobs[index].prompt_ids) // BLOCK) for index in picked)
-    pool = {"chunk_tokens": chunk, "num_blocks": int(num_known / (1 - RESERVE)) + 3}
-    settings = {"engine": {**pool, **BOTH_CORES}}
-    async with Mesh(engines=1, executor="native", settings=settings) as mesh, mesh.async_client() as client:
-        answers = await run_together(client, [jobs[index] for index in picked])
-    assert sum(answer.receipt.preemptions for answer in answers) > 0
-    num_tokens = assert_equal(answers, [reference[index] for index in picked])
-    ledger(f"native in chunks of {chunk}, preempted", num_tokens, 0)
-
-
-async def test_moved_through_kills(jobs: list[Job], reference: list[Answer], ledger: Ledger) -> None:
-    """Two engines of one thread each, against a reference that two threads computed."""
-    one_thread = {"engine": {"num_threads": 1}}
-    async with Mesh(engines=2, executor="native", settings=one_thread) as mesh, mesh.async_client() as client:
-        kills = await run_through_kills(mesh, client, jobs, NUM_KILLS, seed=7)
+    known = [reference[index] for index in picked]
+    settings = {"engine": {"num_threads": 1, "chunk_tokens": chunk}}
+    async with Mesh(engines=2, executor="native", settings=settings) as mesh, mesh.async_client() as client:
+        kills = await run_through_kills(
+            mesh, client, [jobs[index] for index in picked], NUM_KILLS, seed=chunk
+        )
     assert sum(answer.receipt.moves for answers in kills.answers for answer in answers) > 0
-    num_tokens = sum(assert_equal(answers, reference) for answers in kills.answers)
-    ledger(f"native through {kills.num_kills} kills in {kills.num_rounds} rounds", num_tokens, 0)
+    num_tokens = sum(assert_equal(answers, known) for answers in kills.answers)
+    ledger(f"native in chunks of {chunk}, through {kills.num_kills} kills", num_tokens, 0)
