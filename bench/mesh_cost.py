@@ -2,7 +2,8 @@
 
 CPU time per token of gateway, scheduler and the engine's threads other than the compute thread, in real
 processes with the scripted executor in a realistic rhythm; and the time to first token that the mesh adds at
-one stream. Both beside the same executor and loop driven in process. CPU times are the threads' own, so a
+one stream. Beside them what nobody can save: the engine's loop in process, with the same executor, and a bare
+gRPC server that writes as many messages (`bench.bare_stream`). CPU times are the threads' own, so a
 loaded machine changes them less than the clock's.
 """
 
@@ -11,6 +12,8 @@ import asyncio
 import itertools
 import json
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -67,10 +70,15 @@ async def measure(num_streams: int, num_rounds: int, step_ms: float, num_firsts:
         Mesh(engines=1, script=script, settings=settings, niceness=10) as mesh,
         grpc.aio.insecure_channel(mesh.gateways[0]) as channel,
         engine_in_process(script, num_streams) as engine,
+        bare_server(step_ms) as bare,
     ):
         stub = gateway_pb2_grpc.GatewayServiceStub(channel)
         rows = [
-            {**await one_round(mesh, stub, num_streams), **await engine_round(engine, num_streams)}
+            {
+                **await one_round(mesh, stub, num_streams),
+                **await engine_round(engine, num_streams),
+                **await bare_round(bare, num_streams),
+            }
             for _ in range(num_rounds + 1)
         ][1:]
         result = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
@@ -97,6 +105,30 @@ async def engine_round(engine: "InProcess", num_streams: int) -> Row:
     await asyncio.gather(*(engine.run(number, LONG) for number in range(num_streams)))
     us_per_token = (time.thread_time() - before_s) / (num_streams * LONG) * 1e6
     return {f"engine loop in process, us/token at {LONG} tokens": us_per_token}
+
+
+async def bare_round(bare: tuple[int, "Stub"], num_streams: int) -> Row:
+    """CPU microseconds per message of a server that does nothing but write."""
+    pid, stub = bare
+    before_us = sum(us for _, us in thread_times_us(pid))
+    await asyncio.gather(*(_streams(stub, number, LONG, 1) for number in range(num_streams)))
+    spent_us = sum(us for _, us in thread_times_us(pid)) - before_us
+    return {f"bare gRPC server, us/token at {LONG} tokens": spent_us / (num_streams * LONG)}
+
+
+@asynccontextmanager
+async def bare_server(step_ms: float) -> AsyncIterator[tuple[int, "Stub"]]:
+    """Its process id and a stub."""
+    command = [sys.executable, "-m", "bench.bare_stream", str(step_ms), str(LONG)]
+    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        port = int(await process.stdout.readline())
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield process.pid, gateway_pb2_grpc.GatewayServiceStub(channel)
+    finally:
+        process.kill()
+        await process.wait()
 
 
 async def _streams(stub: "Stub", number: int, num_tokens: int, num_requests: int) -> None:
