@@ -5,5 +5,5 @@
 bench-quick: model ## Tokens/s and time to first token at 1 and 16 streams, 45 s; last line is JSON
 	@$(RUN) -m bench.quick
 
-bench-versions: model ## Two git versions measured alike: BASELINE=v1 TARGET=. [CONCURRENCY=16 DURATION=20]
-	@$(RUN) -m bench.versions $(BASELINE) $(TARGET) --concurrency $(or $(CONCURRENCY),16) --duration $(or $(DURATION),20)
+bench-versions: model ## Two git versions measured alike: BASELINE=v1 TARGET=. [OPTIONS="--concurrency 32"]
+	@$(RUN) -m bench.versions $(BASELINE) $(TARGET) $(OPTIONS)
