@@ -131,6 +131,7 @@ def test_positions_before_a_window_are_not_read() -> None:
     run.step((0, 0, 98))
     run.backend.poison(run.sequences[0].block_ids[:4])  # positions 0..63; 79 is the first that is seen
     run.check(2e-6, (0, 98, 99))
+    run.backend.poison(run.sequences[0].block_ids[4:5])  # in the tile of 80, the first that is seen now
     run.check(2e-6, (0, 99, 100))
 
 

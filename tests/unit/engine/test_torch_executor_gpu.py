@@ -11,6 +11,7 @@ import torch
 
 import tests.support.interpreted
 from services.contract.model_folder import ModelFolderError, open_model_folder
+from services.engine.attention.paged import PagedAttention
 from services.engine.executors.decode_graphs import Computed, batch_sizes
 from services.engine.executors.kernel_proof import prove_kernel
 from services.engine.executors.registry import UnprovenKernelError
@@ -135,6 +136,21 @@ def test_a_recorded_step_serves_rows_that_are_not_sampled_and_rows_with_nan(fold
     assert record.replayed == [4]
     assert [output.is_usable for output in outputs] == [True, False, True]
     assert [len(output.ids) for output in outputs] == [1, 0, 0]
+
+
+def test_padding_rows_write_to_the_null_block_alone(folders: dict[str, Path]) -> None:
+    """Not where the row that a larger step before had in their place wrote: its block is free by now."""
+    record = Recorder()
+    driver = make_driver(folders["qwen2"], record, max_sequences=4)
+    executor = driver._executor
+    assert isinstance(executor, TorchExecutor) and isinstance(executor._attention, PagedAttention)
+    *left, gone = (driver.add(random_ids(5, seed=seed)) for seed in range(4))
+    driver.step(*((one, 5) for one in (*left, gone)))
+    driver.step(*((one, 1) for one in (*left, gone)))
+    driver.finish(gone)
+    driver.step(*((one, 1) for one in left))
+    assert record.replayed == [4, 4]
+    assert executor._attention._pool[:, :, gone.block_ids].isnan().all()
 
 
 def test_sizes_of_recorded_steps_reach_the_largest_batch() -> None:
