@@ -5,6 +5,7 @@ run, so that an interrupted comparison goes on; --fresh starts anew, --report on
 """
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ DOCUMENT = ROOT / "docs" / "comparison.md"
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
     told = _parser().parse_args()
     try:
         peers = read_peers(told.peers)

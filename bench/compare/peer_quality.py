@@ -105,7 +105,7 @@ def _llamacpp(way: Configuration) -> Open:
                 rows = []
                 for index, token_id in enumerate(window.answer_ids):
                     likeliest = _likeliest(started.target, known)
-                    rows.append(_filled_up(likeliest, judgement.logits[index]))
+                    rows.append(filled_up(likeliest, judgement.logits[index]))
                     known.append(token_id)
                 return np.stack(rows)
 
@@ -128,7 +128,7 @@ def _likeliest(url: str, ids: Sequence[int]) -> Mapping[int, float]:
     return {entry["id"]: entry["logprob"] for entry in position["top_logprobs"]}
 
 
-def _filled_up(likeliest: Mapping[int, float], expected: Logits) -> Logits:
+def filled_up(likeliest: Mapping[int, float], expected: Logits) -> Logits:
     """The rest of the probability in the expected proportions: no KL but that of the rest as a whole."""
     logs = expected.astype(np.float64)
     logs -= np.log(np.exp(logs - logs.max()).sum()) + logs.max()

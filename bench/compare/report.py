@@ -26,6 +26,7 @@ def report(
     results = Results(measurements)
     lines = [f"**Left out, not installed: {', '.join(absent)}.**", ""] if absent else []
     lines += ["Output tokens per second (mean over rounds ± standard deviation)", "", *_rates(results), ""]
+    lines += ["What these rows ran", "", *_ways(results, configurations, kls), ""]
     lines += ["TTFT P50 / ITL P50 (ms) / rhythm (std over mean of ITL)", "", *_latencies(results), ""]
     lines += ["Ratios of tokens per second [95% bootstrap interval over rounds]", "", *_ratios(results), ""]
     lines += ["Goals", "", *goal_lines(goals(results)), ""]
@@ -44,6 +45,20 @@ def report(
 def goal_lines(found: Sequence[Goal]) -> list[str]:
     words = {True: "met", False: "**missed**", None: "–"}
     return table(("goal", "figure", ""), [(goal.text, goal.figure, words[goal.is_met]) for goal in found])
+
+
+def _ways(results: Results, configurations: Sequence[Configuration], kls: Mapping[str, float]) -> list[str]:
+    """Per row and streams the configuration, with what its quantization costs."""
+    by_key = {way.key: way for way in configurations}
+
+    def cell(name: str, count: int) -> str:
+        way = by_key.get(results.of(name, count)[0].configuration)
+        if way is None:
+            return results.of(name, count)[0].configuration
+        kl = kl_text(kls, way.system, way.weights, way.is_quantized)
+        return f"{way.name}; KL {kl}"
+
+    return _by_streams(results, cell)
 
 
 def _rates(results: Results) -> list[str]:

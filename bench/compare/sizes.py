@@ -5,6 +5,7 @@ larger the model, the more both wait for the same memory, so the ratio should sh
 """
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -24,6 +25,7 @@ VLLM = "vLLM"
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
     told = _parser().parse_args()
     peers = read_peers(told.peers)
     plan = Plan(told.streams, told.rounds, told.duration)

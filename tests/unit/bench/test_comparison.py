@@ -4,6 +4,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bench.compare.configuration import Configuration, Started
@@ -11,12 +12,14 @@ from bench.compare.goals import goals
 from bench.compare.losses import losses
 from bench.compare.measurement import CHOOSING, Measurement
 from bench.compare.peer_process import PeerError, PeerProcess
+from bench.compare.peer_quality import filled_up
 from bench.compare.peers_file import Peers, PeersFileError, read_peers
 from bench.compare.quality_figures import kl_text, mean_kls
 from bench.compare.report import report
 from bench.compare.results import Results
 from bench.compare.rounds import Plan, choose, choosing_tasks, main_tasks
 from bench.compare.store import Store
+from bench.quality.score import score_tokens
 
 PLAN = Plan(streams=(1, 16), num_rounds=3)
 
@@ -96,12 +99,28 @@ def test_the_report_names_who_is_absent_and_what_quantization_costs() -> None:
     text = "\n".join(report(rows, [OWN_BF16, Q4], {"llama.cpp Q4_0": 0.0123}, ["vllm"]))
     assert "Left out, not installed: vllm" in text
     assert "| llama.cpp: Q4_0 | Q4_0 | 0.012 | **99** |" in text
+    assert "| llama.cpp | Q4_0; KL 0.012 |" in text
     assert "`start Q4_0`" in text
 
 
 def test_kl_is_never_silently_missing() -> None:
     assert kl_text({}, "llama.cpp", "Q8_0", is_quantized=True) == "not measured"
     assert kl_text({}, "vLLM", "bf16", is_quantized=False) == "–"
+
+
+def test_own_rows_have_the_figures_of_make_quality() -> None:
+    assert kl_text({"native int8": 0.0037}, "pagemesh", "int8", is_quantized=True) == "0.0037"
+
+
+def test_a_rest_that_is_not_told_adds_no_kl_of_its_own() -> None:
+    expected = np.random.default_rng(0).normal(size=50).astype(np.float32)
+    logs = expected - np.log(np.exp(expected).sum())
+    told = {int(number): float(logs[number]) for number in np.argsort(-logs)[:10]}
+    (score,) = score_tokens(expected[None], filled_up(told, expected)[None])
+    assert score.kl < 1e-6
+    wrong = {number: value - 0.1 for number, value in told.items()}
+    (score,) = score_tokens(expected[None], filled_up(wrong, expected)[None])
+    assert 0.001 < score.kl < 0.1
 
 
 def test_quality_is_read_by_line_or_as_a_list(tmp_path: Path) -> None:
