@@ -1,6 +1,7 @@
 """A gRPC server's life: bind, become ready, serve, drain, end. It knows no service's words."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -123,6 +124,10 @@ class Server:
 
     async def _announce(self) -> None:
         await self.readiness.wait_ready()
+        # What is here now stays: a full collection would walk through it and hold every stream up, for 20 ms in
+        # a gateway and 120 ms in an engine with torch.
+        gc.collect()
+        gc.freeze()
         print(f"READY {self._service_name} {self.address}", file=sys.stderr, flush=True)
 
     async def _drain(self, on_drain: OnDrain) -> None:

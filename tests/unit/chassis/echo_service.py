@@ -4,6 +4,7 @@ Run echoes every cancel as an ended; the model of CountTokens says what to do: "
 """
 
 import asyncio
+import gc
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -54,6 +55,8 @@ class Gateway(gateway_pb2_grpc.GatewayServiceServicer):
     async def CountTokens(self, request: Any, context: Any) -> Any:
         if request.model == "wait":
             await self._draining.wait()
+        if request.model == "frozen objects":
+            return gateway_pb2.CountTokensResponse(num_tokens=gc.get_freeze_count())
         return gateway_pb2.CountTokensResponse(num_tokens=1)
 
 

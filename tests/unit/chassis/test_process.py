@@ -135,6 +135,15 @@ async def test_drain_flips_health_first_finishes_calls_and_exits_0(start_echo: S
     await channel.close()
 
 
+async def test_what_a_ready_process_has_is_not_collected_again(start_echo: StartEcho) -> None:
+    echo = await start_echo()
+    await echo.wait_ready()
+    async with grpc.aio.insecure_channel(echo.address) as channel:
+        stub = gateway_pb2_grpc.GatewayServiceStub(channel)
+        request = gateway_pb2.CountTokensRequest(model="frozen objects")
+        assert (await stub.CountTokens(request)).num_tokens > 10_000
+
+
 async def test_drain_is_bounded(start_echo: StartEcho) -> None:
     echo = await start_echo("--drain-work-s=60", "--drain-s=0.3")
     await echo.wait_ready()
