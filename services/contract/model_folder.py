@@ -64,7 +64,7 @@ def report_to_stderr(line: str) -> None:
 
 
 def resolve_model(name: str, report: Report = report_to_stderr) -> Path:
-    """Turns `smollm2`, a folder or a hub id into a folder, fetching only what is plainly not a path.
+    """Turns `smollm2`, a folder, a GGUF file or a hub id into a folder, fetching only what is no path.
 
     Raises ModelFolderError.
     """
@@ -73,6 +73,10 @@ def resolve_model(name: str, report: Report = report_to_stderr) -> Path:
 
         return fetch_default_model(report)
     path = Path(name).expanduser()
+    if path.suffix == ".gguf" and path.is_file():
+        from services.contract.gguf_folder import fetch_gguf_folder  # noqa: PLC0415 (it imports this module)
+
+        return fetch_gguf_folder(path, report)
     if path.exists() or _HUB_ID.fullmatch(name) is None:
         return path
     return _fetch_from_hub(name, report)

