@@ -124,8 +124,8 @@ class Server:
 
     async def _announce(self) -> None:
         await self.readiness.wait_ready()
-        # What is here now stays: a full collection would walk through it and hold every stream up, for 20 ms in
-        # a gateway and 120 ms in an engine with torch.
+        # What is here now stays. A full collection would walk through it and hold every stream up: for 20 ms
+        # in a gateway, for 120 ms in an engine with torch.
         gc.collect()
         gc.freeze()
         print(f"READY {self._service_name} {self.address}", file=sys.stderr, flush=True)
