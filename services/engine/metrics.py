@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from pagemesh.v1 import engine_pb2, generation_pb2
 from services.contract.priority import Priority
 from services.engine.core.running_set import Plan, RunningSet
-from services.engine.step import StepResult
+from services.engine.step import ExecutorSpec, StepResult
 
 STEP_BUCKETS_S = (
     0.0005,
@@ -47,6 +47,12 @@ class EngineMetrics:
         self._step_tokens = Histogram(
             "pagemesh_engine_step_tokens", "Rows through the model", buckets=TOKEN_BUCKETS, registry=registry
         )
+        self._memory = Gauge(
+            "pagemesh_engine_memory_bytes",
+            "Memory by kind: weights, kv (the whole pool), activations (the most that a step took)",
+            ["kind"],
+            registry=registry,
+        )
         self._step_sequences = Histogram(
             "pagemesh_engine_step_sequences", "Sequences in a step", buckets=TOKEN_BUCKETS, registry=registry
         )
@@ -57,6 +63,13 @@ class EngineMetrics:
         self._device_seconds.observe(result.device_us / 1e6)
         self._step_tokens.observe(plan.num_tokens)
         self._step_sequences.observe(len(plan.rows))
+        self._memory.labels("activations").set(result.activation_bytes)
+
+    def note_load(self, spec: ExecutorSpec, num_blocks: int) -> None:
+        """Weights and pool are in memory."""
+        self._memory.labels("weights").set(spec.weight_bytes)
+        self._memory.labels("kv").set(num_blocks * spec.bytes_per_block)
+        self._memory.labels("activations").set(0)
 
     def follow(
         self, running_set: RunningSet, info: engine_pb2.EngineInfo, num_gateways: Callable[[], int]

@@ -94,6 +94,8 @@ class StepResult:
     outputs: tuple[RowOutput, ...]
     step_us: int
     device_us: int
+    activation_bytes: int = 0
+    """What the executor holds, or held at most, for the tensors of its steps so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,8 @@ class ExecutorSpec:
     max_model_len: int
     row_invariant: bool
     bytes_per_block: int
+    weight_bytes: int = 0
+    """Memory of the weights as they are held."""
     library_versions: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     max_ids_per_step: int = 1

@@ -124,6 +124,7 @@ class _Process:
         if self.settings.device == "cpu":
             check_memory("the KV pool", limits.num_blocks * spec.bytes_per_block, available_bytes())
         await self.runner.allocate(limits.num_blocks)
+        self.metrics.note_load(spec, limits.num_blocks)
         await self.runner.warm_up()
         self.engine = self._build(spec, limits)
         self.servicer.attach(self.engine)

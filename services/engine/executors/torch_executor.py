@@ -21,6 +21,7 @@ from services.engine.executors.device_clock import DeviceClock
 from services.engine.executors.kernel_proof import prove_kernel
 from services.engine.model.config import DecoderConfig, read_config
 from services.engine.model.decoder import Decoder
+from services.engine.model.footprint import Footprint
 from services.engine.model.operators import Operators, PlainOperators
 from services.engine.model.weights import DecoderWeights, load_weights
 from services.engine.sampling.device_sampler import DeviceSampler
@@ -74,6 +75,7 @@ class TorchExecutor:
         self._decoder: Decoder | None = None
         self._attention: AttentionBackend | None = None
         self._max_positions = 0
+        self._footprint: Footprint | None = None
         self._graphs: DecodeGraphs | None = None
         self._sampler: Sampler | DeviceSampler = Sampler(folder.vocab_size)
         self._watcher: LogitsWatcher | None = None
@@ -89,6 +91,7 @@ class TorchExecutor:
         except UnsupportedAttentionError as error:
             raise ModelFolderError(self._folder.path, str(error), "use another attention backend") from error
         weights = self._load_weights(config, dtype, device)
+        self._footprint = Footprint(config, weights, dtype, device)
         self._decoder = Decoder(config, weights, _make_operators(self._options, device))
         limit = self._options.max_model_len or config.max_positions
         self._max_positions = min(limit, config.max_positions)
@@ -140,7 +143,13 @@ class TorchExecutor:
             for token_id in output.ids:
                 self._states[output.sequence_id].append(token_id)
         ended = time.perf_counter_ns()
-        return StepResult(outputs, step_us=(ended - started) // 1000, device_us=clock.elapsed_us())
+        assert self._footprint is not None, "load comes first"
+        return StepResult(
+            outputs,
+            step_us=(ended - started) // 1000,
+            device_us=clock.elapsed_us(),
+            activation_bytes=self._footprint.note_step(sum(len(row.chunk_ids) for row in rows), len(logits)),
+        )
 
     def _read_config(self) -> DecoderConfig:
         return read_config(self._folder)
@@ -220,6 +229,7 @@ class TorchExecutor:
 
     def _describe(self, shape: AttentionShape) -> ExecutorSpec:
         assert self._attention is not None, "load comes first"
+        assert self._footprint is not None, "load comes first"
         return ExecutorSpec(
             name="torch",
             dtype=self._options.dtype,
@@ -230,6 +240,7 @@ class TorchExecutor:
             max_model_len=self._max_positions,
             row_invariant=self._options.is_invariant,
             bytes_per_block=shape.bytes_per_block,
+            weight_bytes=self._footprint.weight_bytes,
             library_versions=(f"torch {torch.__version__}",),
             flags=_flags(self._options, shape.device),
             window=shape.window,
