@@ -25,26 +25,33 @@ struct Sight {
 };
 
 // Turns one query's scores of blocks [first_block, + num_blocks) into weights; gives what earlier sums must be
-// multiplied with.
+// multiplied with. Only the blocks at the ends of what it sees need masks.
+template <class Narrow>
 class Softmax {
  public:
   float add_piece(const float* scores, uint16_t* weights, int64_t first_block, int64_t num_blocks, Sight sight,
                   float log2_scale) {
+    const int64_t whole = std::clamp<int64_t>(ceil_div(sight.first, kBlockTokens) - first_block, 0, num_blocks);
+    const int64_t end = std::clamp<int64_t>((sight.last + 1) / kBlockTokens - first_block, whole, num_blocks);
+    auto visit = [&](auto visit_block) {
+      for (int64_t block = 0; block < whole; ++block) visit_block(block, sight.of_block(first_block + block));
+      for (int64_t block = whole; block < end; ++block) visit_block(block, __mmask16{0xffff});
+      for (int64_t block = end; block < num_blocks; ++block) visit_block(block, sight.of_block(first_block + block));
+    };
     __m512 highest = _mm512_set1_ps(highest_);
-    for (int64_t block = 0; block < num_blocks; ++block) {
-      __m512 score = _mm512_loadu_ps(scores + block * 256);
-      highest = _mm512_mask_max_ps(highest, sight.of_block(first_block + block), highest, score);
-    }
+    visit([&](int64_t block, __mmask16 seen) {
+      highest = _mm512_mask_max_ps(highest, seen, highest, _mm512_loadu_ps(scores + block * 256));
+    });
     const float before = highest_;
     highest_ = _mm512_reduce_max_ps(highest);
     const __m512 scale = _mm512_set1_ps(log2_scale), offset = _mm512_set1_ps(highest_ * log2_scale);
     __m512 sum = _mm512_setzero_ps();
-    for (int64_t block = 0; block < num_blocks; ++block) {
+    visit([&](int64_t block, __mmask16 seen) {
       __m512 exponent = _mm512_fmsub_ps(_mm512_loadu_ps(scores + block * 256), scale, offset);
-      __m512 weight = _mm512_maskz_mov_ps(sight.of_block(first_block + block), exp2_negative(exponent));
+      __m512 weight = _mm512_maskz_mov_ps(seen, exp2_negative(exponent));
       sum = _mm512_add_ps(sum, weight);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(weights + block * 256), to_bf16(weight));
-    }
+      Narrow::store(weights + block * 256, weight);
+    });
     const float keep = _mm512_cvtss_f32(exp2_negative(_mm512_set1_ps((before - highest_) * log2_scale)));
     total_ = total_ * keep + _mm512_reduce_add_ps(sum);
     return keep;
@@ -77,7 +84,7 @@ void attend(const LayerAttention& layer, const AttentionItem& item, AttentionScr
   auto* weights = scratch.weights.as<uint16_t>();
   auto* sums = scratch.sums.as<float>();
   std::fill_n(sums, kTileRows * head_size, 0.0f);
-  Softmax softmaxes[kTileRows];
+  Softmax<typename Products::Narrow> softmaxes[kTileRows];
   const uint16_t *keys[AttentionScratch::kPieceBlocks], *values[AttentionScratch::kPieceBlocks];
   for (int64_t block = first_block; block < end_block;) {
     const int64_t piece_end =

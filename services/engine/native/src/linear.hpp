@@ -59,7 +59,8 @@ using PrepareKernel = void (*)(const Activations&, int64_t first_row, int64_t nu
 struct FormatKernels {
   ActivationForm form;
   PanelKernel multiply;
-  PrepareKernel prepare;  // null if activations are used as they were stored
+  PrepareKernel prepare;        // null if activations are used as they were stored
+  bool unpacks_panels = false;  // once for all rows of a task, so a task should have many
 };
 
 FormatKernels kernels_of(Format format, KernelPath path);

@@ -72,11 +72,11 @@ Linear pack_groups(Format format, ColumnOrder order, int64_t out_size, int64_t i
 FormatKernels groups_kernels(KernelPath path) {
   switch (path) {
     case KernelPath::amx:
-      return {ActivationForm::bf16_tiles, multiply_groups<multiply_bf16_amx, unpack_groups_avx512_bf16>, nullptr};
+      return {ActivationForm::bf16_tiles, multiply_groups<multiply_bf16_amx, unpack_groups_avx512_bf16>, nullptr, true};
     case KernelPath::avx512_bf16:
-      return {ActivationForm::bf16_tiles, multiply_groups<multiply_bf16_avx512_bf16, unpack_groups_avx512_bf16>, nullptr};
+      return {ActivationForm::bf16_tiles, multiply_groups<multiply_bf16_avx512_bf16, unpack_groups_avx512_bf16>, nullptr, true};
     case KernelPath::avx512:
-      return {ActivationForm::bf16_tiles, multiply_groups<multiply_bf16_avx512, unpack_groups_avx512>, nullptr};
+      return {ActivationForm::bf16_tiles, multiply_groups<multiply_bf16_avx512, unpack_groups_avx512>, nullptr, true};
     case KernelPath::none: break;
   }
   throw std::invalid_argument("no kernel path");

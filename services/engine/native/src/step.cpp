@@ -12,12 +12,13 @@ namespace pagemesh {
 namespace {
 
 constexpr int64_t kMaxPassRows = 1024;
+constexpr int64_t kItemRows = 128;  // few enough that threads end together, though one may be twice as fast
 constexpr int64_t kPassBytes = 1 << 20;  // of activations: half of L2, so that every panel finds them there
 
-// Rows that pass by all panels before the next rows do; a multiple of 32.
+// Rows that pass by all panels before the next rows do; a multiple of kItemRows.
 int64_t rows_per_pass(const Linear& linear) {
-  int64_t fitting = kPassBytes / (linear.num_k_steps * kTileDepth * 2) / 32 * 32;
-  return std::clamp<int64_t>(fitting, 64, kMaxPassRows);
+  int64_t fitting = kPassBytes / (linear.num_k_steps * kTileDepth * 2) / kItemRows * kItemRows;
+  return std::clamp<int64_t>(fitting, kItemRows, kMaxPassRows);
 }
 
 }  // namespace
@@ -100,29 +101,34 @@ void Model::run(int thread, const Batch& batch) {
   sample(thread, batch);
 }
 
-// Panels for rows in passes: (pass, panel) by (pass, panel), shared among the threads.
+// Rows in passes, panels in a pass, rows of a panel: that many items, shared among the threads.
 template <class Finish>
 void Model::apply(int thread, const Linear& linear, Activations& input, int64_t num_rows, Finish finish) {
+  if (num_rows == 0) return;
   const FormatKernels kernels = kernels_of(linear.format, path_);
   if (kernels.prepare != nullptr)
-    team_.each(ceil_div(num_rows, kTileRows), [&](int64_t block, int64_t) {
+    team_.each(ceil_div(num_rows, kTileRows), [&](int64_t block) {
       kernels.prepare(input, block * kTileRows, std::min(kTileRows, num_rows - block * kTileRows));
     });
-  const int64_t pass_rows = rows_per_pass(linear);
+  const int64_t pass_rows = std::min(rows_per_pass(linear), round_up(num_rows, kItemRows));
+  const int64_t item_rows = kernels.unpacks_panels ? pass_rows : kItemRows;
+  const int64_t items_per_panel = pass_rows / item_rows, items_per_pass = linear.num_panels * items_per_panel;
   auto* sums = scratch_[thread].panel.as<float>();
-  const int64_t num_items = ceil_div(num_rows, pass_rows) * linear.num_panels;
-  team_.each(num_items, [&](int64_t item, int64_t following) {
-    const int64_t first_row = item / linear.num_panels * pass_rows, panel = item % linear.num_panels;
-    const int64_t count = std::min(pass_rows, num_rows - first_row);
-    const char* next = following < num_items ? linear.panel(following % linear.num_panels) : nullptr;
-    kernels.multiply({&linear, &input, panel, first_row / kTileRows, ceil_div(count, kTileRows), next, sums});
+  team_.each(ceil_div(num_rows, pass_rows) * items_per_pass, [&](int64_t item) {
+    const int64_t panel = item % items_per_pass / items_per_panel;
+    const int64_t first_row = item / items_per_pass * pass_rows + item % items_per_panel * item_rows;
+    const int64_t count = std::min(item_rows, num_rows - first_row);
+    if (count <= 0) return;  // the last pass is shorter
+    const int64_t following = (item + team_.size()) % items_per_pass / items_per_panel;  // a guess, mostly right
+    kernels.multiply({&linear, &input, panel, first_row / kTileRows, ceil_div(count, kTileRows),
+                      linear.panel(following), sums});
     finish(PanelSums{sums, linear.bias.data() + panel * kPanelColumns, panel, first_row, count});
   });
 }
 
 void Model::embed(const Batch& batch) {
   const int64_t size = shape_.hidden_size, stride = shape_.hidden_stride(), half = shape_.head_size / 2;
-  team_.each(static_cast<int64_t>(spans_.size()), [&](int64_t row, int64_t) {
+  team_.each(static_cast<int64_t>(spans_.size()), [&](int64_t row) {
     const Span& span = spans_[row];
     batch.is_finite[row] = 1;
     for (int64_t index = 0; index < span.num_tokens; ++index) {
@@ -142,7 +148,7 @@ void Model::embed(const Batch& batch) {
 
 void Model::normalize_rows(const std::vector<float>& weight) {
   const int64_t stride = shape_.hidden_stride();
-  team_.each(ceil_div(num_tokens_, kTileRows), [&](int64_t block, int64_t) {
+  team_.each(ceil_div(num_tokens_, kTileRows), [&](int64_t block) {
     for (int64_t row = block * kTileRows; row < std::min((block + 1) * kTileRows, num_tokens_); ++row)
       normalize(residual_.as<float>() + row * stride, weight.data(), shape_.hidden_size, stride, shape_.norm_epsilon,
                 [&](int64_t column16, __m512 values) { normed_.store(row, column16, values); });
@@ -150,7 +156,7 @@ void Model::normalize_rows(const std::vector<float>& weight) {
 }
 
 void Model::store_keys(int64_t layer) {
-  team_.each(static_cast<int64_t>(store_items_.size()), [&](int64_t index, int64_t) {
+  team_.each(static_cast<int64_t>(store_items_.size()), [&](int64_t index) {
     const StoreItem& item = store_items_[index];
     for (int64_t token = item.first; token < item.first + item.count; ++token) store_token(layer, *item.span, token);
   });
@@ -193,7 +199,7 @@ void Model::attend(int thread, int64_t layer) {
                               1.0f / std::sqrt(static_cast<float>(shape_.head_size)),
                               &attended_};
   const AttentionKernel kernel = attention_of(path_);
-  team_.each(static_cast<int64_t>(attention_items_.size()), [&](int64_t item, int64_t) {
+  team_.each(static_cast<int64_t>(attention_items_.size()), [&](int64_t item) {
     kernel(shared, attention_items_[item], scratch_[thread].attention);
   });
 }
@@ -201,7 +207,7 @@ void Model::attend(int thread, int64_t layer) {
 // Marks rows in which any token's hidden state is not finite.
 void Model::check(const Batch& batch) {
   const int64_t stride = shape_.hidden_stride();
-  team_.each(batch.num_rows, [&](int64_t row, int64_t) {
+  team_.each(batch.num_rows, [&](int64_t row) {
     const float* from = residual_.as<float>() + batch.row_begin[row] * stride;
     const float* end = residual_.as<float>() + batch.row_begin[row + 1] * stride;
     for (; from < end; from += kLanes)
@@ -211,7 +217,7 @@ void Model::check(const Batch& batch) {
 
 void Model::sample(int thread, const Batch& batch) {
   const int64_t stride = shape_.hidden_stride(), count = static_cast<int64_t>(sampled_tokens_.size());
-  team_.each(count, [&](int64_t row, int64_t) {
+  team_.each(count, [&](int64_t row) {
     normalize(residual_.as<float>() + sampled_tokens_[row] * stride, weights.final_norm.data(), shape_.hidden_size,
               stride, shape_.norm_epsilon,
               [&](int64_t column16, __m512 values) { sampled_.store(row, column16, values); });

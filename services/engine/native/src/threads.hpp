@@ -27,21 +27,15 @@ class Team {
   // Within `run`: all threads wait for each other.
   void barrier();
 
-  // Within `run`: calls do_item(item, following) for items 0..num_items-1, shared among the threads; `following` is
-  // the item that this thread does next (num_items or more: none). Ends with a barrier.
+  // Within `run`: calls do_item(item) for items 0..num_items-1, each on the thread that takes it first. Ends with a
+  // barrier.
   template <class DoItem>
   void each(int64_t num_items, DoItem do_item) {
-    int64_t item = claim();
-    while (item < num_items) {
-      int64_t following = claim();
-      do_item(item, following);
-      item = following;
-    }
+    for (int64_t item; (item = next_item_.fetch_add(1, std::memory_order_relaxed)) < num_items;) do_item(item);
     barrier();
   }
 
  private:
-  int64_t claim() { return next_item_.fetch_add(1, std::memory_order_relaxed); }
   void serve(int thread);
 
   std::vector<std::thread> threads_;
