@@ -31,7 +31,7 @@ def make_option(name: str, model: str, num_threads: int) -> LogitsSource:
         "model": model,
         "device": "cpu",
         "dtype": "bfloat16",
-        "attention": "reference",
+        "attention": "auto",
         "block_size": BLOCK_SIZE,
         "num_threads": num_threads,
         "max_model_len": 0,

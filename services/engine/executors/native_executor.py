@@ -104,7 +104,12 @@ class NativeExecutor:
             for token_id in output.ids:
                 self._states[output.sequence_id].append(token_id)
         ended = time.perf_counter_ns()
-        return StepResult(outputs, step_us=(ended - started) // 1000, device_us=(computed - started) // 1000)
+        return StepResult(
+            outputs,
+            step_us=(ended - started) // 1000,
+            device_us=(computed - started) // 1000,
+            activation_bytes=self.model.activation_bytes + self._logits.nbytes,
+        )
 
     def _compute(self, rows: Sequence[Row]) -> tuple[torch.Tensor, list[bool]]:
         """Gives a view of the sampled rows' logits [rows, padded vocabulary], and which rows are finite."""
@@ -155,6 +160,7 @@ class NativeExecutor:
             max_model_len=min(limit, config.max_positions),
             row_invariant=True,
             bytes_per_block=model.block_bytes,
+            weight_bytes=model.weight_bytes,
             flags=(f"threads={self._num_threads}",),
         )
 

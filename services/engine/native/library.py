@@ -121,6 +121,8 @@ class Library:
         self._declare("poison", None, pointer, pointer, int64)
         self._declare("read_kv", None, pointer, *(int64,) * 4, pointer, pointer)
         self._declare("block_bytes", int64, pointer)
+        self._declare("weight_bytes", int64, pointer)
+        self._declare("activation_bytes", int64, pointer)
         self._declare("logits_stride", int64, pointer)
         self._declare("step", int32, pointer, pointer)
 
@@ -188,6 +190,16 @@ class NativeModel:
     def block_bytes(self) -> int:
         """Of keys and values of all layers."""
         return int(self._library.call("block_bytes", self._handle))
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of all weights as they are packed."""
+        return int(self._library.call("weight_bytes", self._handle))
+
+    @property
+    def activation_bytes(self) -> int:
+        """Of the largest step so far."""
+        return int(self._library.call("activation_bytes", self._handle))
 
     @property
     def logits_stride(self) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from services.contract.model_folder import ModelFolderError, open_model_folder
 from services.engine.executors.native_executor import NativeExecutor, NativeOptions
@@ -229,3 +230,21 @@ def test_int8_kv_is_close_to_bf16_kv_and_nearly_half_its_size(folder: Path, path
     assert 0 < float((plain.exp() * (plain - quantized)).sum()) < 0.01
     sizes = [_load(folder, kv_dtype=kv)[1].bytes_per_block for kv in ("plain", "int8")]
     assert sizes[1] < 0.7 * sizes[0]  # heads of 16: scales weigh more than in heads of 64
+
+
+def test_memory_by_format(tmp_path: Path) -> None:
+    """Layers large enough to be seen beside the huge pages that each of them begins."""
+    shape = {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16, "head_dim": 64}
+    folder = make_tiny_model(tmp_path / "wide", num_hidden_layers=1, **shape)
+    sizes = {}
+    for weights in ("plain", "int8", "int4"):
+        executor, spec = _load(folder, weights=weights)
+        driver = ExecutorDriver(executor, 16)
+        driver.generate([driver.add(range(3, 60))], 1)
+        assert executor.model.activation_bytes > 57 * 1024 * 4
+        sizes[weights] = spec.weight_bytes
+        executor.unload()
+    exact = sum(tensor.numel() for tensor in load_file(folder / "model.safetensors").values())
+    assert 2 * exact < sizes["plain"] < 2.8 * exact
+    assert exact < sizes["int8"] < 1.6 * exact
+    assert exact / 2 < sizes["int4"] < 1.1 * exact

@@ -99,6 +99,8 @@ void pagemesh_read_kv(const Model* model, int64_t layer, int64_t block, int64_t 
 }
 
 int64_t pagemesh_block_bytes(const Model* model) { return model->cache().block_bytes(); }
+int64_t pagemesh_weight_bytes(const Model* model) { return model->weight_bytes(); }
+int64_t pagemesh_activation_bytes(const Model* model) { return model->activation_bytes(); }
 int64_t pagemesh_logits_stride(const Model* model) { return model->logits_stride(); }
 
 int32_t pagemesh_step(Model* model, const Batch* batch) {

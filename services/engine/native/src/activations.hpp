@@ -13,13 +13,7 @@ namespace pagemesh {
 
 enum class ActivationForm : int32_t {
   bf16_tiles = 0,  // [row block][k step][16 rows][32] bf16, which AMX loads as it is
-  fp32_rows = 1,   // [row][in_size padded to 32] fp32, and beside them what split_rows.hpp makes of whole rows
-};
-
-// Of a row in two 8-bit halves: the scale of its codes, and each half's sum.
-struct SplitScale {
-  float scale;
-  int32_t high_sum, low_sum;
+  fp32_rows = 1,   // [row][in_size padded to 64] fp32, and beside them what split_rows.hpp makes of whole rows
 };
 
 class Activations {
@@ -31,10 +25,13 @@ class Activations {
   void reserve(int64_t num_rows) {
     if (num_rows <= capacity_) return;
     capacity_ = round_up(num_rows, 2 * kTileRows);
-    buffer_ = Buffer(capacity_ * num_k_steps_ * kTileDepth * (form_ == ActivationForm::bf16_tiles ? 2 : 4));
-    if (form_ == ActivationForm::bf16_tiles) return;
-    split_ = Buffer(capacity_ * num_split_steps() * 2 * kSplitDepth);
-    split_scales_ = Buffer(capacity_ * sizeof(SplitScale));
+    if (form_ == ActivationForm::bf16_tiles) {
+      buffer_ = Buffer(capacity_ * num_k_steps_ * kTileDepth * 2);
+    } else {
+      buffer_ = Buffer(capacity_ * split_size() * sizeof(float));
+      split_ = Buffer(capacity_ * split_size() * 2);
+      split_scales_ = Buffer(capacity_ * sizeof(float));
+    }
   }
 
   // Stores columns [16 * column16, + 16) of a row.
@@ -51,13 +48,14 @@ class Activations {
   uint16_t* tile(int64_t row_block, int64_t k_step) const {
     return buffer_.as<uint16_t>() + (row_block * num_k_steps_ + k_step) * kTileRows * kTileDepth;
   }
-  float* row_of(int64_t row) const { return buffer_.as<float>() + row * num_k_steps_ * kTileDepth; }
+  float* row_of(int64_t row) const { return buffer_.as<float>() + row * split_size(); }
   // [high, low][16][64] int8; the pairs of tiles of one row block lie one after the other.
   int8_t* split_tile(int64_t row_block, int64_t split_step) const {
-    return split_.as<int8_t>() + (row_block * num_split_steps() + split_step) * 2 * kTileBytes;
+    return split_.as<int8_t>() + row_block * split_size() * 2 * kTileRows + split_step * 2 * kTileBytes;
   }
-  SplitScale& split_scale(int64_t row) const { return split_scales_.as<SplitScale>()[row]; }
-  int64_t num_split_steps() const { return ceil_div(num_k_steps_ * kTileDepth, kSplitDepth); }
+  float& split_scale(int64_t row) const { return split_scales_.as<float>()[row]; }
+  int64_t split_size() const { return round_up(num_k_steps_ * kTileDepth, kSplitDepth); }
+  int64_t num_bytes() const { return buffer_.size() + split_.size() + split_scales_.size(); }
   int64_t num_k_steps() const { return num_k_steps_; }
   ActivationForm form() const { return form_; }
 

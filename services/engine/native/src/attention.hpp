@@ -63,6 +63,7 @@ struct AttentionScratch {
     is_unpacked.resize(std::max<size_t>(is_unpacked.size(), num_blocks));
     held = wanted;
   }
+  int64_t num_bytes() const { return scores.size() + weights.size() + sums.size() + unpacked.size(); }
   Held held;
   Buffer unpacked;                    // [block of the sequence][head_codes] bf16
   std::vector<uint8_t> is_unpacked;   // [block of the sequence]

@@ -51,7 +51,7 @@ void finish_block(const PanelTask& task, int64_t block, const int32_t* sums) {
   const float* scales = task.linear->scales.as<float>() + task.panel * kPanelColumns;
   float* out = task.out + block * kTileRows * kPanelColumns;
   for (int64_t row = 0; row < kTileRows; ++row, sums += kLanes, out += kPanelColumns) {
-    const float scale = task.input->split_scale((task.first_row_block + block) * kTileRows + row).scale;
+    const float scale = task.input->split_scale((task.first_row_block + block) * kTileRows + row);
     _mm512_storeu_ps(out, combine_halves(_mm512_loadu_si512(sums), _mm512_loadu_si512(sums + 512), scale, scales));
     _mm512_storeu_ps(out + kLanes, combine_halves(_mm512_loadu_si512(sums + 256), _mm512_loadu_si512(sums + 768),
                                                   scale, scales + kLanes));

@@ -5,10 +5,10 @@ namespace pagemesh {
 namespace {
 
 struct DotWords {
-  static constexpr int32_t kOffset = 0;
   struct Line {
     __m512i even, odd;  // operands 0, 2 and 1, 3 of each quad as 16-bit numbers
   };
+  static __m512i excess(const int8_t*, int64_t) { return _mm512_setzero_si512(); }
   static Line load(const char* b) { return widen(_mm512_loadu_si512(b)); }
   static Line widen(__m512i bytes) {
     return {_mm512_srai_epi16(_mm512_slli_epi16(bytes, 8), 8), _mm512_srai_epi16(bytes, 8)};

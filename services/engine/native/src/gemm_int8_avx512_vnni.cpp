@@ -5,7 +5,12 @@ namespace pagemesh {
 namespace {
 
 struct DotVnni {
-  static constexpr int32_t kOffset = 128;
+  static __m512i excess(const int8_t* a, int64_t num_steps) {
+    __m512i sum = _mm512_setzero_si512();
+    for (int64_t step = 0; step < num_steps; ++step, a += 2 * kTileBytes)
+      sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(1), _mm512_loadu_si512(a));
+    return _mm512_set1_epi32(128 * _mm512_reduce_add_epi32(sum));
+  }
   static __m512i load(const char* b) {
     return _mm512_xor_si512(_mm512_loadu_si512(b), _mm512_set1_epi8(static_cast<char>(0x80)));
   }

@@ -18,15 +18,16 @@ inline __m512i broadcast_quad(const int8_t* quad) {
   return _mm512_set1_epi32(four);
 }
 
-// Dot::load(b) turns a line of the panel into the operand that Dot::add(sum, b, a) takes; Dot::kOffset is what it
-// adds to every code, and is taken out again by the row's sum.
+// Dot::load(b) turns a line of the panel into the operand that Dot::add(sum, b, a) takes; Dot::excess(a, num_steps)
+// is what it adds too much to each sum of a row's half, whose lines of 64 lie 2 KiB apart.
 template <class Dot, int kRows>
 void multiply_split_rows(const PanelTask& task, int64_t row_block, int64_t first_row, float* out) {
   __m512i high[kRows][2] = {}, low[kRows][2] = {};
   const Activations& input = *task.input;
   const char* b = task.linear->panel(task.panel);
   const WeightStream stream{b + task.linear->panel_bytes, task.next};
-  for (int64_t step = 0; step < num_split_steps(*task.linear); ++step, b += 2 * kTileBytes) {
+  const int64_t num_steps = num_split_steps(*task.linear);
+  for (int64_t step = 0; step < num_steps; ++step, b += 2 * kTileBytes) {
     const int8_t* a = input.split_tile(row_block, step) + first_row * kSplitDepth;
     stream.prefetch(b, 2 * kTileBytes, 4 << 10);
     for (int64_t quad = 0; quad < kSplitDepth / 4; ++quad) {
@@ -41,13 +42,13 @@ void multiply_split_rows(const PanelTask& task, int64_t row_block, int64_t first
   }
   const float* scales = task.linear->scales.as<float>() + task.panel * kPanelColumns;
   for (int row = 0; row < kRows; ++row) {
-    const SplitScale& of = input.split_scale(row_block * kTileRows + first_row + row);
-    const __m512i high_offset = _mm512_set1_epi32(Dot::kOffset * of.high_sum);
-    const __m512i low_offset = _mm512_set1_epi32(Dot::kOffset * of.low_sum);
+    const float scale = input.split_scale(row_block * kTileRows + first_row + row);
+    const int8_t* a = input.split_tile(row_block, 0) + (first_row + row) * kSplitDepth;
+    const __m512i high_excess = Dot::excess(a, num_steps), low_excess = Dot::excess(a + kTileBytes, num_steps);
     for (int side = 0; side < 2; ++side)
       _mm512_storeu_ps(out + row * kPanelColumns + side * kLanes,
-                       combine_halves(_mm512_sub_epi32(high[row][side], high_offset),
-                                      _mm512_sub_epi32(low[row][side], low_offset), of.scale, scales + side * kLanes));
+                       combine_halves(_mm512_sub_epi32(high[row][side], high_excess),
+                                      _mm512_sub_epi32(low[row][side], low_excess), scale, scales + side * kLanes));
   }
 }
 

@@ -35,6 +35,7 @@ struct Linear {
   Buffer scales;              // for formats that have them
   std::vector<float> bias;    // [panel][32], zeros where there is none
 
+  int64_t num_bytes() const { return weights.size() + scales.size() + bias.size() * sizeof(float); }
   const char* panel(int64_t index) const { return weights.as<char>() + index * panel_bytes; }
 };
 

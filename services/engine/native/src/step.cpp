@@ -82,19 +82,37 @@ void Model::reserve(int64_t num_tokens) {
   renew(sampled_, weights.head);
 }
 
+int64_t Model::weight_bytes() const {
+  int64_t sum = weights.embedding.size() + weights.head.num_bytes();
+  for (const LayerWeights& layer : weights.layers)
+    for (const Linear* linear : {&layer.qkv, &layer.attention_out, &layer.gate_up, &layer.down})
+      sum += linear->num_bytes();
+  return sum;
+}
+
+int64_t Model::activation_bytes() const {
+  int64_t sum = 0;
+  for (const Buffer* buffer : {&residual_, &qkv_, &queries_, &cosines_, &sines_}) sum += buffer->size();
+  for (const Activations* activations : {&normed_, &attended_, &gated_, &sampled_}) sum += activations->num_bytes();
+  for (const Scratch& scratch : scratch_) sum += scratch.panel.size() + scratch.attention.num_bytes();
+  return sum;
+}
+
 void Model::run(int thread, const Batch& batch) {
   embed(batch);
   for (int64_t index = 0; index < shape_.num_layers; ++index) {
     const LayerWeights& layer = weights.layers[index];
     const AddRows add_residual{residual_.as<float>(), shape_.hidden_stride()};
-    normalize_rows(layer.attention_norm);
+    normalize_rows(layer.attention_norm, layer.qkv);
     apply(thread, layer.qkv, normed_, num_tokens_,
           StoreRows{qkv_.as<float>(), layer.qkv.num_panels * kPanelColumns});
     store_keys(index);
     attend(thread, index);
+    prepare_rows(layer.attention_out, attended_);
     apply(thread, layer.attention_out, attended_, num_tokens_, add_residual);
-    normalize_rows(layer.mlp_norm);
+    normalize_rows(layer.mlp_norm, layer.gate_up);
     apply(thread, layer.gate_up, normed_, num_tokens_, GateRows{&gated_});
+    prepare_rows(layer.down, gated_);
     apply(thread, layer.down, gated_, num_tokens_, add_residual);
   }
   check(batch);
@@ -106,10 +124,6 @@ template <class Finish>
 void Model::apply(int thread, const Linear& linear, Activations& input, int64_t num_rows, Finish finish) {
   if (num_rows == 0) return;
   const FormatKernels kernels = kernels_of(linear.format, path_);
-  if (kernels.prepare != nullptr)
-    team_.each(ceil_div(num_rows, kTileRows), [&](int64_t block) {
-      kernels.prepare(input, block * kTileRows, std::min(kTileRows, num_rows - block * kTileRows));
-    });
   const int64_t pass_rows = std::min(rows_per_pass(linear), round_up(num_rows, kItemRows));
   const int64_t item_rows = kernels.unpacks_panels ? pass_rows : kItemRows;
   const int64_t items_per_panel = pass_rows / item_rows, items_per_pass = linear.num_panels * items_per_panel;
@@ -146,12 +160,24 @@ void Model::embed(const Batch& batch) {
   });
 }
 
-void Model::normalize_rows(const std::vector<float>& weight) {
+void Model::normalize_rows(const std::vector<float>& weight, const Linear& reader) {
+  const PrepareKernel prepare = kernels_of(reader.format, path_).prepare;
   const int64_t stride = shape_.hidden_stride();
   team_.each(ceil_div(num_tokens_, kTileRows), [&](int64_t block) {
-    for (int64_t row = block * kTileRows; row < std::min((block + 1) * kTileRows, num_tokens_); ++row)
+    for (int64_t row = block * kTileRows; row < std::min((block + 1) * kTileRows, num_tokens_); ++row) {
       normalize(residual_.as<float>() + row * stride, weight.data(), shape_.hidden_size, stride, shape_.norm_epsilon,
                 [&](int64_t column16, __m512 values) { normed_.store(row, column16, values); });
+      if (prepare != nullptr) prepare(normed_, row, 1);  // while the row is in L1
+    }
+  });
+}
+
+// For formats that read rows in a form of their own.
+void Model::prepare_rows(const Linear& reader, const Activations& rows) {
+  const PrepareKernel prepare = kernels_of(reader.format, path_).prepare;
+  if (prepare == nullptr) return;
+  team_.each(ceil_div(num_tokens_, kTileRows), [&](int64_t block) {
+    prepare(rows, block * kTileRows, std::min(kTileRows, num_tokens_ - block * kTileRows));
   });
 }
 
@@ -216,11 +242,13 @@ void Model::check(const Batch& batch) {
 }
 
 void Model::sample(int thread, const Batch& batch) {
+  const PrepareKernel prepare = kernels_of(weights.head.format, path_).prepare;
   const int64_t stride = shape_.hidden_stride(), count = static_cast<int64_t>(sampled_tokens_.size());
   team_.each(count, [&](int64_t row) {
     normalize(residual_.as<float>() + sampled_tokens_[row] * stride, weights.final_norm.data(), shape_.hidden_size,
               stride, shape_.norm_epsilon,
               [&](int64_t column16, __m512 values) { sampled_.store(row, column16, values); });
+    if (prepare != nullptr) prepare(sampled_, row, 1);
   });
   apply(thread, weights.head, sampled_, count, StoreRows{batch.logits, logits_stride()});
 }

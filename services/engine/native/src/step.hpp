@@ -59,6 +59,9 @@ class Model {
   const Shape& shape() const { return shape_; }
   Team& team() { return team_; }
   const KvCache& cache() const { return cache_; }
+  // Memory, rounded up to huge pages: of the weights, and of what flows through a step of the largest so far.
+  int64_t weight_bytes() const;
+  int64_t activation_bytes() const;
   int64_t logits_stride() const { return round_up(shape_.embedding_size, kPanelColumns); }
 
  private:
@@ -71,7 +74,8 @@ class Model {
   void reserve(int64_t num_tokens);
   void run(int thread, const Batch& batch);
   void embed(const Batch& batch);
-  void normalize_rows(const std::vector<float>& weight);
+  void normalize_rows(const std::vector<float>& weight, const Linear& reader);
+  void prepare_rows(const Linear& reader, const Activations& rows);
   void store_keys(int64_t layer);
   void store_token(int64_t layer, const Span& span, int64_t index);
   void attend(int thread, int64_t layer);
