@@ -93,9 +93,9 @@ class NativeExecutor:
     def run(self, rows: Sequence[Row]) -> StepResult:
         started = time.perf_counter_ns()
         lost = [is_lost(row, self._states[row.sequence_id]) for row in rows]
-        logits, is_finite = self._compute(rows)
+        logits, likeliest, is_finite = self._compute(rows)
         computed = time.perf_counter_ns()
-        drawn = iter(self._draw(rows, logits))
+        drawn = iter(self._draw(rows, logits, likeliest))
         outputs = tuple(
             _judge(row, next(drawn) if row.is_sampled else None, ok and not gone)
             for row, ok, gone in zip(rows, is_finite, lost, strict=True)
@@ -111,8 +111,8 @@ class NativeExecutor:
             activation_bytes=self.model.activation_bytes + self._logits.nbytes,
         )
 
-    def _compute(self, rows: Sequence[Row]) -> tuple[torch.Tensor, list[bool]]:
-        """Gives a view of the sampled rows' logits [rows, padded vocabulary], and which rows are finite."""
+    def _compute(self, rows: Sequence[Row]) -> tuple[torch.Tensor, list[int], list[bool]]:
+        """Gives the sampled rows' logits (a view) and likeliest ids, and for all rows if they are finite."""
         model = self.model
         ids = np.fromiter(
             chain.from_iterable(known_ids(row, self._states[row.sequence_id]) for row in rows), np.int32
@@ -124,10 +124,12 @@ class NativeExecutor:
         is_sampled = np.fromiter((row.is_sampled for row in rows), np.uint8)
         is_finite = np.empty(len(rows), np.uint8)
         logits = self._logits_for(int(is_sampled.sum()), model.logits_stride)
+        likeliest = np.empty(len(logits), np.int32)
         arrays = (ids, row_begin, starts, table, table_begin, is_sampled)
         addresses = (array.ctypes.data for array in arrays)
-        model.step(Batch(len(rows), *addresses, logits.data_ptr(), is_finite.ctypes.data))
-        return logits, is_finite.astype(bool).tolist()
+        results = (logits.data_ptr(), likeliest.ctypes.data, is_finite.ctypes.data)
+        model.step(Batch(len(rows), *addresses, self._folder.vocab_size, *results))
+        return logits, likeliest.tolist(), is_finite.astype(bool).tolist()
 
     def _logits_for(self, num_rows: int, stride: int) -> torch.Tensor:
         """A view of a buffer that lives on: fresh memory would cost page faults in every step."""
@@ -135,12 +137,12 @@ class NativeExecutor:
             self._logits = torch.empty(num_rows, stride)
         return self._logits[:num_rows]
 
-    def _draw(self, rows: Sequence[Row], logits: torch.Tensor) -> list[RowOutput]:
+    def _draw(self, rows: Sequence[Row], logits: torch.Tensor, likeliest: list[int]) -> list[RowOutput]:
         states = [self._states[row.sequence_id] for row in rows if row.is_sampled]
         if self._watcher is not None and states:
             seen = logits[:, : self._folder.vocab_size].numpy()
             self._watcher([state.sequence_id for state in states], seen)
-        return self._sampler.draw(logits, states) if states else []
+        return self._sampler.draw(logits, states, likeliest) if states else []
 
     @property
     def model(self) -> NativeModel:

@@ -80,7 +80,7 @@ class Shape(ctypes.Structure):
 
 
 class Batch(ctypes.Structure):
-    """See step.hpp: addresses of int32 arrays, of uint8 flags, and of the logits' fp32 rows."""
+    """See step.hpp: addresses of int32 arrays, of uint8 flags (is_*), and of the logits' fp32 rows."""
 
     _fields_ = (
         ("num_rows", ctypes.c_int64),
@@ -90,7 +90,9 @@ class Batch(ctypes.Structure):
         ("table", ctypes.c_void_p),
         ("table_begin", ctypes.c_void_p),
         ("is_sampled", ctypes.c_void_p),
+        ("vocab_size", ctypes.c_int64),
         ("logits", ctypes.c_void_p),
+        ("likeliest", ctypes.c_void_p),
         ("is_finite", ctypes.c_void_p),
     )
 

@@ -27,31 +27,33 @@ class Sampler:
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
 
-    def draw(self, logits: torch.Tensor, states: Sequence[SequenceState]) -> list[RowOutput]:
+    def draw(
+        self, logits: torch.Tensor, states: Sequence[SequenceState], likeliest: Sequence[int] | None = None
+    ) -> list[RowOutput]:
         """Draws one id per row of `logits` [rows, >= vocab_size], row i for `states[i]`; appends nothing.
 
         A row with any value that is not finite, or with every id masked, is not usable; the others are.
+        `likeliest`: the lowest id of each row's highest logit, -1 if one is not finite, where it is known.
         """
         rows = logits[:, : self._vocab_size].detach().to("cpu", torch.float32).numpy()
-        is_finite = np.isfinite(rows.min(axis=1)) & np.isfinite(rows.max(axis=1))
+        known = _likeliest_ids(rows) if likeliest is None else likeliest
         return [
-            self._draw_row(row, state, bool(ok))
-            for row, state, ok in zip(rows, states, is_finite, strict=True)
+            self._draw_row(row, state, best) for row, state, best in zip(rows, states, known, strict=True)
         ]
 
-    def _draw_row(self, raw: npt.NDArray[np.float32], state: SequenceState, is_finite: bool) -> RowOutput:
-        chosen = self._choose(raw, state) if is_finite else None
+    def _draw_row(self, raw: npt.NDArray[np.float32], state: SequenceState, best: int) -> RowOutput:
+        chosen = self._choose(raw, state, best) if best >= 0 else None
         if chosen is None:
             return RowOutput(sequence_id=state.sequence_id, ids=(), logprobs=None, is_usable=False)
         num_likeliest = state.sampling.logprobs
         logprobs = None if num_likeliest is None else (_logprobs(raw, chosen, num_likeliest),)
         return RowOutput(sequence_id=state.sequence_id, ids=(chosen,), logprobs=logprobs, is_usable=True)
 
-    def _choose(self, raw: npt.NDArray[np.float32], state: SequenceState) -> int | None:
+    def _choose(self, raw: npt.NDArray[np.float32], state: SequenceState, best: int) -> int | None:
         """Gives None if every id is masked or an adjustment left the finite numbers."""
         spec = state.sampling
         if spec.temperature == 0.0 and not _is_adjusted(state):
-            return int(raw.argmax())
+            return best
         scores = raw.astype(np.float64)
         _adjust(scores, state)
         best = int(scores.argmax())  # the lowest id at ties; NaN counts as the highest
@@ -62,6 +64,11 @@ class Sampler:
         scores -= scores[best]
         scores /= spec.temperature
         return _invert(scores, spec, uniform(spec.seed, spec.choice, len(state.ids)))
+
+
+def _likeliest_ids(rows: npt.NDArray[np.float32]) -> list[int]:
+    is_finite = np.isfinite(rows.min(axis=1)) & np.isfinite(rows.max(axis=1))
+    return [int(row.argmax()) if ok else -1 for row, ok in zip(rows, is_finite, strict=True)]
 
 
 def _is_adjusted(state: SequenceState) -> bool:

@@ -220,6 +220,14 @@ def test_a_row_whose_placeholder_was_never_drawn_is_not_usable(make: MakeExecuto
     assert (lost.ids, lost.is_usable) == ((), False)
 
 
+def test_a_greedy_draw_is_the_highest_logit(make: MakeExecutor) -> None:
+    watched = Watched(make())
+    batch = [watched.driver.add(random_ids(9, seed=seed)) for seed in range(8)]
+    watched.driver.generate(batch, 12)
+    for one in batch:
+        assert watched.logits(one).argmax(axis=1).tolist() == one.drawn
+
+
 def test_seeded_draws_with_penalties_do_not_depend_on_neighbours_or_cache(make: MakeExecutor) -> None:
     driver = ExecutorDriver(make())
     sampling = SamplingSpec(temperature=0.8, seed=42, repetition_penalty=1.3, presence_penalty=0.5, top_p=0.9)

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "argmax.hpp"
 #include "epilogue.hpp"
 #include "norm.hpp"
 #include "rope.hpp"
@@ -12,7 +13,8 @@ namespace pagemesh {
 namespace {
 
 constexpr int64_t kMaxPassRows = 1024;
-constexpr int64_t kItemRows = 128;  // few enough that threads end together, though one may be twice as fast
+constexpr int64_t kItemRows = 128;       // at least: an item reads its panel from the cache behind L1
+constexpr int64_t kItemsPerThread = 16;  // enough for threads to end together, though one may be twice as fast
 constexpr int64_t kPassBytes = 1 << 20;  // of activations: half of L2, so that every panel finds them there
 
 // Rows that pass by all panels before the next rows do; a multiple of kItemRows.
@@ -125,13 +127,16 @@ void Model::apply(int thread, const Linear& linear, Activations& input, int64_t 
   if (num_rows == 0) return;
   const FormatKernels kernels = kernels_of(linear.format, path_);
   const int64_t pass_rows = std::min(rows_per_pass(linear), round_up(num_rows, kItemRows));
-  const int64_t item_rows = kernels.unpacks_panels ? pass_rows : kItemRows;
-  const int64_t items_per_panel = pass_rows / item_rows, items_per_pass = linear.num_panels * items_per_panel;
+  const int64_t wanted = kernels.unpacks_panels ? 1 : ceil_div(kItemsPerThread * team_.size(), linear.num_panels);
+  const int64_t item_rows = round_up(ceil_div(pass_rows, wanted), kItemRows);
+  const int64_t items_per_panel = ceil_div(pass_rows, item_rows);
+  const int64_t items_per_pass = linear.num_panels * items_per_panel;
   auto* sums = scratch_[thread].panel.as<float>();
   team_.each(ceil_div(num_rows, pass_rows) * items_per_pass, [&](int64_t item) {
     const int64_t panel = item % items_per_pass / items_per_panel;
-    const int64_t first_row = item / items_per_pass * pass_rows + item % items_per_panel * item_rows;
-    const int64_t count = std::min(item_rows, num_rows - first_row);
+    const int64_t pass_begin = item / items_per_pass * pass_rows;
+    const int64_t first_row = pass_begin + item % items_per_panel * item_rows;
+    const int64_t count = std::min({item_rows, pass_begin + pass_rows - first_row, num_rows - first_row});
     if (count <= 0) return;  // the last pass is shorter
     const int64_t following = (item + team_.size()) % items_per_pass / items_per_panel;  // a guess, mostly right
     kernels.multiply({&linear, &input, panel, first_row / kTileRows, ceil_div(count, kTileRows),
@@ -251,6 +256,9 @@ void Model::sample(int thread, const Batch& batch) {
     if (prepare != nullptr) prepare(sampled_, row, 1);
   });
   apply(thread, weights.head, sampled_, count, StoreRows{batch.logits, logits_stride()});
+  team_.each(count, [&](int64_t row) {
+    batch.likeliest[row] = index_of_highest(batch.logits + row * logits_stride(), batch.vocab_size);
+  });
 }
 
 }  // namespace pagemesh

@@ -42,7 +42,9 @@ struct Batch {
   int64_t num_rows;
   const int32_t *ids, *row_begin, *starts, *table, *table_begin;
   const uint8_t* is_sampled;  // [num_rows]: the last token's logits are wanted
+  int64_t vocab_size;         // logits that count; the embedding may be padded beyond them
   float* logits;              // [sampled rows][logits_stride()]
+  int32_t* likeliest;         // [sampled rows]: see argmax.hpp
   uint8_t* is_finite;         // [num_rows]: all hidden states of the row are numbers
 };
 

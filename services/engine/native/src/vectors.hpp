@@ -36,9 +36,11 @@ inline __m512 exp2_negative(__m512 x) {
   x = _mm512_max_ps(_mm512_set1_ps(-126.0f), x);  // the operand order keeps NaN
   __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   __m512 part = _mm512_sub_ps(x, whole);
-  __m512 sum = _mm512_set1_ps(1.333355814642844e-3f);
-  for (float factor : {9.618129107628477e-3f, 5.550410866482158e-2f, 2.402265069591007e-1f, 6.931471805599453e-1f, 1.0f})
-    sum = _mm512_fmadd_ps(sum, part, _mm512_set1_ps(factor));
+  __m512 sum = _mm512_fmadd_ps(part, _mm512_set1_ps(1.333355814642844e-3f), _mm512_set1_ps(9.618129107628477e-3f));
+  sum = _mm512_fmadd_ps(part, sum, _mm512_set1_ps(5.550410866482158e-2f));
+  sum = _mm512_fmadd_ps(part, sum, _mm512_set1_ps(2.402265069591007e-1f));
+  sum = _mm512_fmadd_ps(part, sum, _mm512_set1_ps(6.931471805599453e-1f));
+  sum = _mm512_fmadd_ps(part, sum, _mm512_set1_ps(1.0f));
   return _mm512_scalef_ps(sum, whole);
 }
 
@@ -46,8 +48,9 @@ inline __m512 exp2_negative(__m512 x) {
 inline __m512 reciprocal_1_to_2(__m512 x) {
   const __m512 two = _mm512_set1_ps(2.0f);
   __m512 guess = _mm512_fnmadd_ps(x, _mm512_set1_ps(8.0f / 17), _mm512_set1_ps(24.0f / 17));
-  for (int step = 0; step < 3; ++step) guess = _mm512_mul_ps(guess, _mm512_fnmadd_ps(x, guess, two));
-  return guess;
+  guess = _mm512_mul_ps(guess, _mm512_fnmadd_ps(x, guess, two));
+  guess = _mm512_mul_ps(guess, _mm512_fnmadd_ps(x, guess, two));
+  return _mm512_mul_ps(guess, _mm512_fnmadd_ps(x, guess, two));
 }
 
 // x / (1 + e^-x), by way of e^-|x|, which cannot overflow.
@@ -59,6 +62,8 @@ inline __m512 silu(__m512 x) {
   return _mm512_mul_ps(numerator, reciprocal_1_to_2(_mm512_add_ps(one, shrunk)));
 }
 
-inline bool are_finite(__m512 x) { return _mm512_fpclass_ps_mask(x, 0x99) == 0; }
+constexpr int kNotFinite = 0x99;  // of VFPCLASSPS: quiet and signalling NaN, both infinities
+
+inline bool are_finite(__m512 x) { return _mm512_fpclass_ps_mask(x, kNotFinite) == 0; }
 
 }  // namespace pagemesh
