@@ -36,20 +36,6 @@ void pack_column(const Linear& linear, char* panel, int64_t column, const uint8_
   }
 }
 
-template <PanelKernel multiply, UnpackKernel unpack>
-void multiply_groups(const PanelTask& task) {
-  thread_local Linear unpacked;
-  unpacked.num_panels = 1;
-  unpacked.in_size = task.linear->in_size;
-  unpacked.num_k_steps = task.linear->num_k_steps;
-  unpacked.panel_bytes = unpacked.num_k_steps * 2 * kTileBytes;
-  if (unpacked.weights.size() < unpacked.panel_bytes) unpacked.weights = Buffer(unpacked.panel_bytes);
-  unpack(*task.linear, task.panel, task.next, unpacked.weights.as<uint16_t>());
-  PanelTask plain = task;
-  plain.linear = &unpacked, plain.panel = 0, plain.next = nullptr;
-  multiply(plain);
-}
-
 }  // namespace
 
 Linear pack_groups(Format format, ColumnOrder order, int64_t out_size, int64_t in_size, const uint8_t* codes,
@@ -72,11 +58,11 @@ Linear pack_groups(Format format, ColumnOrder order, int64_t out_size, int64_t i
 FormatKernels groups_kernels(KernelPath path) {
   switch (path) {
     case KernelPath::amx:
-      return {ActivationForm::bf16_tiles, multiply_groups<multiply_bf16_amx, unpack_groups_avx512_bf16>, nullptr, true};
+      return {ActivationForm::bf16_tiles, multiply_groups_amx, nullptr, true};
     case KernelPath::avx512_bf16:
-      return {ActivationForm::bf16_tiles, multiply_groups<multiply_bf16_avx512_bf16, unpack_groups_avx512_bf16>, nullptr, true};
+      return {ActivationForm::bf16_tiles, multiply_unpacked<multiply_bf16_avx512_bf16, unpack_groups_avx512_bf16>, nullptr, true};
     case KernelPath::avx512:
-      return {ActivationForm::bf16_tiles, multiply_groups<multiply_bf16_avx512, unpack_groups_avx512>, nullptr, true};
+      return {ActivationForm::bf16_tiles, multiply_unpacked<multiply_bf16_avx512, unpack_groups_avx512>, nullptr, true};
     case KernelPath::none: break;
   }
   throw std::invalid_argument("no kernel path");

@@ -25,4 +25,21 @@ using UnpackKernel = void (*)(const Linear& linear, int64_t panel, const char* n
 void unpack_groups_avx512_bf16(const Linear& linear, int64_t panel, const char* next, uint16_t* tiles);
 void unpack_groups_avx512(const Linear& linear, int64_t panel, const char* next, uint16_t* tiles);
 
+// Unpacks a panel once for all rows of the task, then multiplies as bf16 weights are.
+template <PanelKernel multiply, UnpackKernel unpack>
+void multiply_unpacked(const PanelTask& task) {
+  thread_local Linear unpacked;
+  unpacked.num_panels = 1;
+  unpacked.in_size = task.linear->in_size;
+  unpacked.num_k_steps = task.linear->num_k_steps;
+  unpacked.panel_bytes = unpacked.num_k_steps * 2 * kTileBytes;
+  if (unpacked.weights.size() < unpacked.panel_bytes) unpacked.weights = Buffer(unpacked.panel_bytes);
+  unpack(*task.linear, task.panel, task.next, unpacked.weights.as<uint16_t>());
+  PanelTask plain = task;
+  plain.linear = &unpacked, plain.panel = 0, plain.next = nullptr;
+  multiply(plain);
+}
+
+void multiply_groups_amx(const PanelTask& task);
+
 }  // namespace pagemesh

@@ -49,15 +49,23 @@ void unpack_bytes(const char* group, int64_t side, uint16_t* tile) {
     Narrow::store(tile, _mm512_mul_ps(widen(codes), scale.first), _mm512_mul_ps(widen(codes + 16), scale.second));
 }
 
+// One step along K of a panel: two tiles.
+template <class Narrow>
+void unpack_step(const GroupLayout& layout, const char* group, uint16_t* tiles) {
+  for (int64_t side = 0; side < 2; ++side, tiles += kTileBytes / 2)
+    layout.bits == 4 ? unpack_nibbles<Narrow>(group, side, tiles) : unpack_bytes<Narrow>(group, side, tiles);
+}
+
+constexpr int64_t kGroupsAhead = 4 << 10;  // bytes
+
 template <class Narrow>
 void unpack_groups(const Linear& linear, int64_t panel, const char* next, uint16_t* tiles) {
   const GroupLayout layout = layout_of(linear);
   const char* group = linear.panel(panel);
   const WeightStream stream{group + linear.panel_bytes, next};
-  for (int64_t step = 0; step < linear.num_k_steps; ++step, group += layout.num_bytes()) {
-    stream.prefetch(group, layout.num_bytes(), 4 << 10);
-    for (int64_t side = 0; side < 2; ++side, tiles += kTileBytes / 2)
-      layout.bits == 4 ? unpack_nibbles<Narrow>(group, side, tiles) : unpack_bytes<Narrow>(group, side, tiles);
+  for (int64_t step = 0; step < linear.num_k_steps; ++step, group += layout.num_bytes(), tiles += kTileBytes) {
+    stream.prefetch(group, layout.num_bytes(), kGroupsAhead);
+    unpack_step<Narrow>(layout, group, tiles);
   }
 }
 
