@@ -40,6 +40,23 @@ class Packer(Protocol):
         """Packs the tensors of these names, which stand under each other in `linear`."""
 
 
+class StoredBlocks:
+    """A model folder's GGUF file, if it holds one."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises ModelFolderError if the file cannot be read."""
+        files = sorted(folder.glob("*.gguf"))
+        self._file = GgufFile(files[0]) if len(files) == 1 else None
+
+    def find(self, names: Sequence[str], bits: int) -> GroupedRows | None:
+        """The blocks of these tensors, one under the other; None if one is missing or in another format."""
+        if self._file is None or any(name not in self._file for name in names):
+            return None
+        parts = [self._file.grouped(name) for name in names]
+        found = [part for part in parts if part is not None and part.bits == bits]
+        return join_rows(found) if len(found) == len(parts) else None
+
+
 class PlainPacker:
     """bf16."""
 
@@ -51,53 +68,44 @@ class PlainPacker:
 
 
 class Int8Packer:
-    """A scale per output channel."""
+    """A scale per output channel; for the head, whose error nothing behind it evens out, one per 32 inputs."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: Library, blocks: StoredBlocks) -> None:
         self._library = library
+        self._blocks = blocks
 
     def pack(self, names: Sequence[str], linear: Linear, order: ColumnOrder, is_head: bool) -> PackedLinear:
+        if is_head and linear.weight.shape[1] % GROUP == 0:
+            groups = self._blocks.find(names, bits=8) or quantize_int8_groups(linear.weight)
+            return pack_groups(self._library, groups, order, linear.bias)
         return pack_int8(self._library, quantize_rows(linear.weight), order, linear.bias)
 
 
 class Int4Packer:
-    """Groups of 32: blocks of a GGUF file code for code, else quantized here. The head has 8-bit codes."""
+    """Groups of 32: stored blocks code for code, else quantized here. The head has 8-bit codes."""
 
-    def __init__(self, library: Library, file: GgufFile | None) -> None:
+    def __init__(self, library: Library, blocks: StoredBlocks) -> None:
         self._library = library
-        self._file = file
+        self._blocks = blocks
 
     def pack(self, names: Sequence[str], linear: Linear, order: ColumnOrder, is_head: bool) -> PackedLinear:
-        groups = self._stored(names)
+        groups = self._blocks.find(names, bits=4) or self._blocks.find(names, bits=8)
         if groups is None:
             groups = quantize_int8_groups(linear.weight) if is_head else quantize_int4(linear.weight)
         return pack_groups(self._library, groups, order, linear.bias)
-
-    def _stored(self, names: Sequence[str]) -> GroupedRows | None:
-        """None if the file lacks one, or holds them in other or different formats."""
-        if self._file is None or any(name not in self._file for name in names):
-            return None
-        parts = [self._file.grouped(name) for name in names]
-        found = [part for part in parts if part is not None]
-        return join_rows(found) if len(found) == len(parts) and len({it.bits for it in found}) == 1 else None
 
 
 def make_packer(weights: str, library: Library, folder: ModelFolder, config: DecoderConfig) -> Packer:
     """Raises ModelFolderError if the model's shape does not go with the format."""
     if weights == "int8":
-        return Int8Packer(library)
+        return Int8Packer(library, StoredBlocks(folder.path))
     if weights == "int4":
         sizes = (config.hidden_size, config.intermediate_size, config.num_heads * config.head_size)
         if any(size % GROUP for size in sizes):
             cause = f"4-bit weights need layers of a multiple of {GROUP} inputs"
             raise ModelFolderError(folder.path, cause, "use --weights int8 or plain")
-        return Int4Packer(library, _open_gguf(folder.path))
+        return Int4Packer(library, StoredBlocks(folder.path))
     return PlainPacker(library)
-
-
-def _open_gguf(folder: Path) -> GgufFile | None:
-    files = sorted(folder.glob("*.gguf"))
-    return GgufFile(files[0]) if len(files) == 1 else None
 
 
 def give_weights(model: NativeModel, folder: ModelFolder, config: DecoderConfig, packer: Packer) -> None:
