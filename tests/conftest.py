@@ -4,6 +4,8 @@ import os
 
 import pytest
 
+import tests.support.interpreted  # noqa: F401  before any test module imports a kernel
+
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = terminalreporter.stats.get("skipped", [])
