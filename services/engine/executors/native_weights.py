@@ -68,7 +68,7 @@ class PlainPacker:
 
 
 class Int8Packer:
-    """A scale per output channel; for the head, whose error nothing behind it evens out, one per 32 inputs."""
+    """A scale per output channel; one per 32 inputs for the head, whose error nothing evens out."""
 
     def __init__(self, library: Library, blocks: StoredBlocks) -> None:
         self._library = library
