@@ -10,10 +10,11 @@ constexpr int64_t kSumStride = kLanes * sizeof(float);
 
 // Tiles 0 and 1 are sums, 2 queries, 3 keys, 4 weights (16 tokens), 5 values (8 pairs of tokens); few are in use at a
 // time, as in gemm_amx.cpp.
-void configure_tiles() {
+void configure_tiles(int64_t num_queries) {
   amx::TileConfig config;
   for (int tile = 0; tile < 6; ++tile) {
-    config.rows[tile] = tile == 5 ? kBlockTokens / 2 : kTileRows;
+    const int64_t rows = tile == 5 ? kBlockTokens / 2 : tile == 3 ? kTileRows : num_queries;
+    config.rows[tile] = static_cast<uint8_t>(rows);
     config.bytes_per_row[tile] = tile == 4 ? kBlockTokens * 2 : 64;
   }
   amx::configure(config);
@@ -72,7 +73,7 @@ struct AmxProducts {
 }  // namespace
 
 void attend_amx(const LayerAttention& layer, const AttentionItem& item, AttentionScratch& scratch) {
-  configure_tiles();
+  configure_tiles(item.num_queries);
   attend<AmxProducts>(layer, item, scratch);
 }
 
