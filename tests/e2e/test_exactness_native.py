@@ -37,6 +37,20 @@ MAX_LENGTH = {1: 200}
 NUM_KILLS = 8 if IS_FULL else 2
 NUM_SEEDED = 8 if IS_FULL else 1
 BOTH_CORES = {"num_threads": 2}
+Settings = dict[str, str | int]
+FORMATS: dict[str, Settings] = {
+    "plain": {},
+    "int8": {"weights": "int8"},
+    "int4": {"weights": "int4"},
+    "int8 and KV int8": {"weights": "int8", "kv_dtype": "int8"},
+}
+"""Of weights and KV."""
+in_all_formats = pytest.mark.parametrize(
+    "format_name", list(FORMATS) if IS_FULL else ["plain", "int8 and KV int8"], scope="module"
+)
+in_plain_format = pytest.mark.parametrize(
+    "format_name", list(FORMATS) if IS_FULL else ["plain"], scope="module"
+)
 BLOCK = 16
 RESERVE = 0.1
 
@@ -73,8 +87,13 @@ def _with_logprobs(job: Job) -> Job:
 
 
 @pytest.fixture(scope="module")
-def mesh() -> Iterator[Mesh]:
-    with Mesh(engines=1, executor="native", settings={"engine": BOTH_CORES}) as running:
+def formats(format_name: str) -> Settings:
+    return FORMATS[format_name]
+
+
+@pytest.fixture(scope="module")
+def mesh(formats: Settings) -> Iterator[Mesh]:
+    with Mesh(engines=1, executor="native", settings={"engine": BOTH_CORES | formats}) as running:
         yield running
 
 
@@ -101,43 +120,53 @@ def assert_equal(answers: Sequence[Answer], expected: Sequence[Answer]) -> int:
     return num_tokens
 
 
+@in_all_formats
 async def test_together_and_warm(
-    mesh: Mesh, jobs: list[Job], reference: list[Answer], ledger: Ledger
+    format_name: str, mesh: Mesh, jobs: list[Job], reference: list[Answer], ledger: Ledger
 ) -> None:
     async with mesh.async_client() as client:
         cold = await run_together(client, jobs, cache_policy=CachePolicy.BYPASS)
         await run_together(client, jobs)
         warm = await run_together(client, jobs)
-    ledger("native together", assert_equal(cold, reference), 0)
-    ledger("native warm", assert_equal(warm, reference), 0)
+    ledger(f"native {format_name} together", assert_equal(cold, reference), 0)
+    ledger(f"native {format_name} warm", assert_equal(warm, reference), 0)
     assert {answer.receipt.tier for answer in (*reference, *cold, *warm)} == {ExactnessTier.BIT_IDENTICAL}
     for job, answer in zip(jobs, warm, strict=True):
         assert answer.usage.cached_tokens == BLOCK * ((len(job.prompt_ids) - 1) // BLOCK)
 
 
-async def test_preempted(jobs: list[Job], reference: list[Answer], ledger: Ledger) -> None:
+@in_plain_format
+async def test_preempted(
+    format_name: str, formats: Settings, jobs: list[Job], reference: list[Answer], ledger: Ledger
+) -> None:
     # The pool holds all prompts and the reserve; what the outputs need on top must come from somebody.
     num_known = sum(-(-len(job.prompt_ids) // BLOCK) for job in jobs)
-    settings = {"engine": {"num_blocks": int(num_known / (1 - RESERVE)) + 3, **BOTH_CORES}}
+    settings = {"engine": {"num_blocks": int(num_known / (1 - RESERVE)) + 3, **BOTH_CORES, **formats}}
     async with Mesh(engines=1, executor="native", settings=settings) as mesh, mesh.async_client() as client:
         answers = await run_together(client, jobs)
     assert sum(answer.receipt.preemptions for answer in answers) > 0
-    ledger("native preempted", assert_equal(answers, reference), 0)
+    ledger(f"native {format_name} preempted", assert_equal(answers, reference), 0)
 
 
+@in_plain_format
 @pytest.mark.parametrize("chunk", CHUNKS)
 async def test_chunked_and_moved_through_kills(
-    chunk: int, jobs: list[Job], reference: list[Answer], ledger: Ledger
+    chunk: int,
+    format_name: str,
+    formats: Settings,
+    jobs: list[Job],
+    reference: list[Answer],
+    ledger: Ledger,
 ) -> None:
     """Two engines of one thread each, against a reference that two threads computed."""
     limit = MAX_LENGTH.get(chunk, max(LENGTHS))
     picked = [index for index, job in enumerate(jobs) if len(job.prompt_ids) <= limit]
     known = [reference[index] for index in picked]
-    settings = {"engine": {"num_threads": 1, "chunk_tokens": chunk}}
+    settings = {"engine": {"num_threads": 1, "chunk_tokens": chunk, **formats}}
     async with Mesh(engines=2, executor="native", settings=settings) as mesh, mesh.async_client() as client:
         kills = await run_through_kills(
             mesh, client, [jobs[index] for index in picked], NUM_KILLS, seed=chunk
         )
     assert sum(answer.receipt.moves for answers in kills.answers for answer in answers) > 0
     num_tokens = sum(assert_equal(answers, known) for answers in kills.answers)
-    ledger(f"native in chunks of {chunk}, through {kills.num_kills} kills", num_tokens, 0)
+    ledger(f"native {format_name} in chunks of {chunk}, {kills.num_kills} kills", num_tokens, 0)
