@@ -35,17 +35,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if told.judgements is not None:
         judge = keep_in(told.judgements, f"{folder.revision} {told.greedy_tokens}", judge)
     judgements = [judge(window) for window in windows]
-    results = [
-        score_option(
-            name,
-            model=told.model,
-            num_threads=told.threads,
-            windows=windows,
-            judgements=judgements,
-            num_greedy_tokens=told.greedy_tokens,
+    results = []
+    for name in told.options:
+        print(f"scoring {name}", file=sys.stderr, flush=True)
+        results.append(
+            score_option(
+                name,
+                model=told.model,
+                num_threads=told.threads,
+                windows=windows,
+                judgements=judgements,
+                num_greedy_tokens=told.greedy_tokens,
+            )
         )
-        for name in told.options
-    ]
     _print(results, folder.path, told.json)
     return _judge(results)
 
