@@ -17,6 +17,7 @@ bench-scheduler: setup ## One placement decision with 10,000 queued and 1, 10, 1
 bench-mesh: model ## CPU time per token of the processes beside compute, and the time to first token they add
 	$(RUN) -m bench.mesh_cost
 
+.PHONY: quality
 quality: model ## Every option against fp32: top-1, KL, first divergence, worst tokens; fails where a gate is missed
 	$(RUN) -m bench.quality
 
