@@ -74,6 +74,7 @@ class MessageStream(Generic[Out, In]):
         self._is_flushed = asyncio.Event()
         self._is_flushed.set()
         self._reason: str | None = None
+        self._has_been_unheard = False
         self._closed = asyncio.Event()
         self._is_late = False
         self._last_heard_s = self._loop.time()
@@ -129,6 +130,11 @@ class MessageStream(Generic[Out, In]):
     def reason(self) -> str | None:
         """Why it is down; None while it is open."""
         return self._reason
+
+    @property
+    def was_let_go(self) -> bool:
+        """It is down because one end did not hear the other in time: no sign that anybody died or erred."""
+        return self._has_been_unheard or self._reason == ENDED
 
     @property
     def inbox_depth(self) -> int:
@@ -248,8 +254,10 @@ class MessageStream(Generic[Out, In]):
         silent_s = now_s - self._last_heard_s
         if late_s >= self._timing.silence_s:
             # We stood still for so long that the peer has broken the stream already.
+            self._has_been_unheard = True
             self.close(f"this process stood still for {late_s:.1f} s")
         elif silent_s >= self._timing.silence_s and not self._may_be_our_fault(late_s):
+            self._has_been_unheard = True
             self.close(f"silent for {silent_s:.1f} s")
         else:
             if not self._outbox:

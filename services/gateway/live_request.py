@@ -175,6 +175,9 @@ class LiveRequest:
         self._trace.end(f"run {choice} {attempt}", "broken")
         self._carry_out(self.life.run_broken(choice, attempt, self._loop.time()))
 
+    def engine_is_back(self, choice: int, attempt: int) -> None:
+        self.life.engine_is_back(choice, attempt)
+
     # commands
 
     def _carry_out(self, commands: list[Command]) -> None:

@@ -50,7 +50,7 @@ ATTEMPTS = (
     Mutant(
         name="crash count never reset",
         file="services/gateway/life/request.py",
-        old="choice.num_crashes = choice.num_refusals = 0",
+        old="choice.crashed_attempts.clear()",
         new="choice.num_refusals = 0",
         tests=(LIFE + "test_an_accepted_token_resets_the_crash_count",),
     ),

@@ -64,8 +64,8 @@ class Choice:
     """Of the current admission, once its first token is there."""
     num_rows_before: int = 0
     """Rows that earlier admissions are known to have computed."""
-    num_crashes: int = 0
-    """Deaths and suspect returns since the last accepted token."""
+    crashed_attempts: set[int] = field(default_factory=set)
+    """That ended in a death or a suspect return since the last accepted token."""
     was_in_a_raise: bool = False
     """A step that it was in raised, and no token was accepted since."""
     num_refusals: int = 0
@@ -83,6 +83,10 @@ class Choice:
     def has_changed_fingerprint(self) -> bool:
         """Its ids so far are another kind of engine's."""
         return self.engine is not None and self.fingerprint not in ("", self.engine.fingerprint)
+
+    @property
+    def num_crashes(self) -> int:
+        return len(self.crashed_attempts)
 
     @property
     def is_out(self) -> bool:

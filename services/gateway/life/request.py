@@ -278,6 +278,10 @@ class RequestLife:
             self._crash(choice, now)
         return self._after(now)
 
+    def engine_is_back(self, index: int, gateway_attempt: int) -> None:
+        """The engine whose stream broke under that attempt had only fallen silent. That is no crash."""
+        self.choices[index].crashed_attempts.discard(gateway_attempt)
+
     # the gateway's own
 
     def fail(self, error: MeshError, now: float) -> list[Command]:
@@ -335,7 +339,8 @@ class RequestLife:
         first_index, num = len(choice.output_ids), delta.num_accepted
         accepted = list(ids[:num])
         choice.output_ids.extend(accepted)
-        choice.num_crashes = choice.num_refusals = 0
+        choice.crashed_attempts.clear()
+        choice.num_refusals = 0
         choice.was_in_a_raise = False
         kept = list(logprobs[:num]) if logprobs is not None else None
         self._commands.append(EmitTokens(choice.index, first_index, accepted, delta.text, kept))
@@ -371,7 +376,7 @@ class RequestLife:
         return self._after(now)
 
     def _crash(self, choice: Choice, now: float) -> None:
-        choice.num_crashes += 1
+        choice.crashed_attempts.add(choice.gateway_attempt)
         if choice.num_crashes >= CRASH_LIMIT:
             message = f"engines died {CRASH_LIMIT} times under this request without a token between"
             self._fail_now(MeshError(Reason.CRASH_LIMIT, message))

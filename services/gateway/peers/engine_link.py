@@ -61,6 +61,7 @@ class AdmitOwner(Protocol):
     def returned(self, choice: int, attempt: int, cause: ReturnCause, counts: Counts) -> None: ...
     def ended(self, choice: int, attempt: int, cause: EndCause, counts: Counts) -> None: ...
     def run_broken(self, choice: int, attempt: int) -> None: ...
+    def engine_is_back(self, choice: int, attempt: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,8 @@ class EngineLink:
         self._stream: RunStream | None = None
         self._pending: list[Admission] = []
         self._admissions: dict[int, Admission] = {}
+        self._let_go: tuple[str, list[Admission]] = ("", [])
+        """A process that fell silent, by boot_id, and what it had: if it comes back, it had not died."""
         self._last_handle = 0
         self.unreachable: tuple[str, str] | None = None
         """engine_id and boot_id last reported as out of reach."""
@@ -155,7 +158,7 @@ class EngineLink:
         finally:
             # The call is cancelled before anything else learns of it: nothing of it can surface any more.
             stream.close()
-            self._down(stream.reason or "")
+            self._down(stream)
             await stream.wait_closed()
 
     def _open(self, stream: RunStream, first: engine_pb2.RunResponse) -> None:
@@ -165,19 +168,25 @@ class EngineLink:
             self.unreachable = None
             self._on_reach(self.engine.engine_id, self.engine.boot_id, True)
         logger.info("run stream is up", extra={"engine_id": self.engine.engine_id, "address": self.address})
+        (boot_id, admissions), self._let_go = self._let_go, ("", [])
+        if boot_id == self.engine.boot_id:
+            for admission in admissions:
+                admission.owner.engine_is_back(admission.choice, admission.attempt)
         self._send_pending(stream, self.engine)
 
-    def _down(self, reason: str) -> None:
+    def _down(self, stream: RunStream) -> None:
         engine, self._stream, self.engine = self.engine, None, None
         if engine is None:
             return
         logger.warning(
             "run stream is down",
-            extra={"engine_id": engine.engine_id, "cause": reason, "num_moved": len(self._admissions)},
+            extra={"engine_id": engine.engine_id, "cause": stream.reason, "num_moved": len(self._admissions)},
         )
         self._report_unreachable(engine.engine_id, engine.boot_id)
-        admissions, self._admissions = self._admissions, {}
-        for admission in admissions.values():
+        admissions, self._admissions = list(self._admissions.values()), {}
+        if stream.was_let_go:
+            self._let_go = engine.boot_id, admissions
+        for admission in admissions:
             admission.owner.run_broken(admission.choice, admission.attempt)
 
     def _refuse_pending(self, reason: str) -> None:

@@ -24,6 +24,7 @@ from services.gateway.peers.engine_fleet import EngineFleet
 from services.gateway.peers.engine_link import Admission
 
 Heard = list[tuple[Any, ...]]
+Answer = Callable[[engine_pb2.Admit], engine_pb2.RunResponse | None]
 
 
 class Bell:
@@ -84,19 +85,25 @@ class Owner:
     def run_broken(self, choice: int, attempt: int) -> None:
         self.note("broken", choice, attempt)
 
+    def engine_is_back(self, choice: int, attempt: int) -> None:
+        self.note("back", choice, attempt)
+
 
 class Engine(engine_pb2_grpc.EngineServiceServicer):
-    """Says to each admit what the test wants."""
+    """Says to each admit what the test wants; None ends the call."""
 
-    def __init__(self, answer: Callable[[engine_pb2.Admit], engine_pb2.RunResponse], bell: Bell) -> None:
+    def __init__(self, answer: Answer, bell: Bell) -> None:
         self.answer = answer
         self.bell = bell
         self.cancelled: list[int] = []
         self.num_calls = 0
+        self.boot_ids = ["boot"]
+        """Of each call in turn; the last goes on."""
 
     async def Run(self, requests: AsyncIterator[engine_pb2.RunRequest], context: Any) -> None:  # type: ignore[override]
         self.num_calls += 1
-        info = engine_pb2.EngineInfo(engine_id="e", boot_id="boot", fingerprint_hash="f")
+        boot_id = self.boot_ids[min(self.num_calls, len(self.boot_ids)) - 1]
+        info = engine_pb2.EngineInfo(engine_id="e", boot_id=boot_id, fingerprint_hash="f")
         async with MessageStream.over_context(
             requests,
             context,
@@ -107,7 +114,9 @@ class Engine(engine_pb2_grpc.EngineServiceServicer):
                 self.cancelled += [cancel.handle for cancel in request.cancel]
                 self.bell.ring()
                 for admit in request.admit:
-                    stream.send(self.answer(admit))
+                    if (said := self.answer(admit)) is None:
+                        return
+                    stream.send(said)
 
 
 @dataclass
@@ -131,7 +140,7 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(answer: Callable[[engine_pb2.Admit], engine_pb2.RunResponse]) -> AsyncIterator[Rig]:
+async def rig(answer: Answer) -> AsyncIterator[Rig]:
     bell = Bell()
     server, engine, tasks = grpc.aio.server(), Engine(answer, bell), Tasks()  # type: ignore[abstract]
     engine_pb2_grpc.add_EngineServiceServicer_to_server(engine, server)
@@ -211,6 +220,32 @@ async def test_a_step_whose_columns_disagree_breaks_the_call_and_the_engine_is_d
         await r.hear("admitted", "broken")
         await r.bell.until(lambda: r.reach == [("e", "boot", False), ("e", "boot", True)])
         assert r.engine.num_calls == 2 and r.fleet.unreachable() == []
+        assert len(r.owner.heard) == 2
+
+
+async def test_who_lost_an_admit_hears_that_the_engine_had_not_died() -> None:
+    async with rig(lambda admit: None) as r:
+        r.admit()
+        heard = await r.hear("admitted", "broken", "back")
+        assert heard[1:] == [("broken", 0, 1), ("back", 0, 1)] and r.engine.num_calls == 2
+
+
+async def test_another_process_at_the_address_is_not_the_one_that_was_lost() -> None:
+    async with rig(lambda admit: None) as r:
+        r.engine.boot_ids = ["boot", "next"]
+        r.admit()
+        await r.bell.until(lambda: r.reach == [("e", "boot", False), ("e", "next", True)])
+        assert [event[0] for event in r.owner.heard] == ["admitted", "broken"]
+
+
+async def test_an_engine_that_erred_has_crashed_though_it_lives() -> None:
+    def fail(admit: engine_pb2.Admit) -> engine_pb2.RunResponse:
+        raise RuntimeError("not this one")
+
+    async with rig(fail) as r:
+        r.admit()
+        await r.bell.until(lambda: r.reach == [("e", "boot", False), ("e", "boot", True)])
+        assert [event[0] for event in r.owner.heard] == ["admitted", "broken"]
 
 
 async def test_tokens_of_a_handle_that_has_ended_are_only_counted() -> None:

@@ -241,6 +241,20 @@ def test_the_third_crash_without_a_token_between_ends_the_request() -> None:
     assert len(rig.all(Enqueue)) == CRASH_LIMIT
 
 
+def test_an_engine_that_fell_silent_and_came_back_has_not_crashed() -> None:
+    rig = Rig()
+    rig.start()
+    for attempt in range(1, 3 * CRASH_LIMIT):
+        rig.place(A if attempt % 2 else B)
+        rig.die(attempt)
+        assert rig.last(Enqueue).num_crashes == 1 and not rig.life.choices[0].is_suspect
+        rig.life.engine_is_back(0, attempt)
+    rig.place(A)
+    rig.die(3 * CRASH_LIMIT)
+    rig.life.engine_is_back(0, 1)  # known already
+    assert rig.last(Enqueue).num_crashes == 1 and not rig.life.is_ended
+
+
 def test_an_accepted_token_resets_the_crash_count() -> None:
     rig = Rig()
     rig.start()

@@ -9,6 +9,7 @@ import string
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 
 from services.contract.errors import Reason
@@ -213,6 +214,8 @@ class World:
         if not sequence.is_cut:
             sequence.is_cut = True
             self.cut(sequence)
+            if self.rng.random() < 0.5:
+                self.say(partial(thaw, sequence.admit.choice, sequence.admit.attempt.gateway))
 
     def cut(self, sequence: Sequence) -> None:
         choice, attempt = sequence.admit.choice, sequence.admit.attempt.gateway
@@ -244,6 +247,11 @@ class CallerView:
         self.ids[tokens.choice] += tokens.ids
         self.text[tokens.choice] += tokens.text
         return True
+
+
+def thaw(choice: int, attempt: int, life: RequestLife, now: float) -> list[Command]:
+    life.engine_is_back(choice, attempt)
+    return life.tick(now)
 
 
 def new_texts(spec: RequestSpec) -> list[OutputText]:
