@@ -96,9 +96,7 @@ def bench(
                 target=target,
                 load=load,
                 inputs=inputs,
-                num_requests=DEFAULT_REQUESTS
-                if requests is None and duration is None and not trace
-                else requests,
+                num_requests=requests or (DEFAULT_REQUESTS if duration is None and trace is None else None),
                 duration_s=duration,
                 num_warmup=warmup,
                 max_tokens=max_tokens,

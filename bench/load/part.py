@@ -30,8 +30,8 @@ async def run_part(
 ) -> Part:
     """Raises SpecError, RequestError if there is no server."""
     loops = Loops(spec, driver, share)
-    await driver.open()
     try:
+        await driver.open()
         await _run(loops, on_progress)
     finally:
         await driver.close()
@@ -41,17 +41,23 @@ async def run_part(
 async def run_part_together(spec: LoadSpec, driver: Driver, share: Share, barrier: Barrier) -> Part:
     """The same, begun when all processes are connected. Raises BrokenBarrierError if another one failed."""
     try:
-        loops = Loops(spec, driver, share)
-        await driver.open()
-    except BaseException:
-        barrier.abort()
-        raise
-    try:
+        loops = await _opened(spec, driver, share, barrier)
         await asyncio.to_thread(barrier.wait)
         await loops.run()
     finally:
         await driver.close()
     return _part(loops)
+
+
+async def _opened(spec: LoadSpec, driver: Driver, share: Share, barrier: Barrier) -> Loops:
+    """Where this process cannot begin, the others must not wait for it."""
+    try:
+        loops = Loops(spec, driver, share)
+        await driver.open()
+    except BaseException:
+        barrier.abort()
+        raise
+    return loops
 
 
 async def _run(loops: Loops, on_progress: OnProgress | None) -> None:

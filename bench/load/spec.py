@@ -138,6 +138,8 @@ class LoadSpec:
             raise SpecError(f"{self.num_processes} processes for {self.load.num_streams} streams")
         if isinstance(self.load, OpenLoop) and not self.load.rate_per_s > 0:
             raise SpecError(f"the rate must be above 0, not {self.load.rate_per_s}")
+        if isinstance(self.load, OpenLoop) and not self.load.burstiness > 0:
+            raise SpecError(f"burstiness must be above 0, not {self.load.burstiness}")
         counts = (self.max_tokens, self.num_processes, self.inputs.num_turns, self.inputs.num_prefixes)
         if min(*counts, *self.inputs.word_counts) < 1:
             raise SpecError("tokens, processes, turns, prefixes and words must be at least 1")

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from bench.load.distribution import MIN_SAMPLES, MIN_SAMPLES_P99, Distribution
 from bench.load.run import Run
-from bench.load.spec import ClosedLoop, LoadSpec, OpenLoop
+from bench.load.spec import Arrivals, ClosedLoop, LoadSpec, OpenLoop
 
 NOTHING = "–"
 """Stands where there are too few samples for a figure."""
@@ -39,7 +39,7 @@ def load_text(spec: LoadSpec) -> str:
         case ClosedLoop(num_streams):
             return f"{num_streams} stream{'s' if num_streams > 1 else ''}"
         case OpenLoop(rate_per_s, arrivals, burstiness):
-            shape = f" (shape {burstiness:g})" if arrivals == "gamma" else ""
+            shape = f" (shape {burstiness:g})" if arrivals is Arrivals.GAMMA else ""
             return f"{rate_per_s:g}/s {arrivals}{shape}"
     return f"replay of {spec.inputs.file}"
 

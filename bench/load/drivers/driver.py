@@ -57,7 +57,9 @@ class Driver(Protocol):
         """Raises RequestError if there is nobody."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Comes last, whether `open` succeeded or not."""
+        ...
 
     async def send(self, turn: Turn, arrivals: list[Arrival]) -> None:
         """Sends the request and appends what arrives, to the end. Raises RequestError."""

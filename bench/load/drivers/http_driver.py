@@ -108,7 +108,7 @@ class HttpDriver:
         try:
             async with self._session.get(f"{self._base}/v1/models") as response:
                 return str((await response.json())["data"][0]["id"])
-        except (aiohttp.ClientError, TimeoutError, ValueError, KeyError, IndexError) as error:
+        except (aiohttp.ClientError, TimeoutError, ValueError, LookupError, TypeError) as error:
             raise RequestError(f"{self._base} lists no model: {type(error).__name__}") from error
 
 

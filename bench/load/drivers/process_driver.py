@@ -17,6 +17,7 @@ import shlex
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from bench.load.drivers.driver import Answer, Arrival, RequestError, Turn
@@ -39,6 +40,8 @@ class ProcessDriver:
         self._running: dict[int, tuple[list[Arrival], asyncio.Future[None]]] = {}
         self._process: Process | None = None
         self._reader: asyncio.Task[None] | None = None
+        self._end_of_adapter = ""
+        """Why nobody answers any more."""
 
     async def open(self) -> None:
         try:
@@ -48,9 +51,12 @@ class ProcessDriver:
         except OSError as error:
             raise RequestError(f"{self._command[0]}: {error.strerror}") from error
         self._process = process
-        async with asyncio.timeout(READY_S):
-            while "ready" not in await _next_object(process):
-                pass
+        try:
+            async with asyncio.timeout(READY_S):
+                while "ready" not in await _next_object(process):
+                    pass
+        except TimeoutError as error:
+            raise RequestError(f"the adapter is not ready after {READY_S:.0f} s") from error
         self._reader = asyncio.create_task(self._listen(process))
 
     async def close(self) -> None:
@@ -68,6 +74,8 @@ class ProcessDriver:
 
     async def send(self, turn: Turn, arrivals: list[Arrival]) -> None:
         assert self._process is not None and self._process.stdin is not None
+        if self._end_of_adapter:
+            raise RequestError(self._end_of_adapter)
         request_id = next(self._ids)
         end = asyncio.get_running_loop().create_future()
         self._running[request_id] = (arrivals, end)
@@ -102,9 +110,10 @@ class ProcessDriver:
             while True:
                 self._take(await _next_object(process), time.monotonic())
         except RequestError as error:
+            self._end_of_adapter = str(error)
             for _, end in self._running.values():
                 if not end.done():
-                    end.set_exception(RequestError(str(error)))
+                    end.set_exception(RequestError(self._end_of_adapter))
 
     def _take(self, message: dict[str, Any], at_s: float) -> None:
         for request_id, count in message.get("tokens", ()):
@@ -125,8 +134,7 @@ async def _next_object(process: Process) -> dict[str, Any]:
     """Raises RequestError at the end of the output."""
     assert process.stdout is not None
     while line := await process.stdout.readline():
-        if line.startswith(b"{"):
-            message = json.loads(line)
-            assert isinstance(message, dict), message
-            return message
+        with suppress(ValueError):  # what a library prints may begin like an object, too
+            if isinstance(message := json.loads(line), dict):
+                return message
     raise RequestError(f"the adapter ended with {await process.wait()}")

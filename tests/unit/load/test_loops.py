@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bench.load.arrivals import intended_times
+from bench.load.drivers.driver import RequestError
 from bench.load.run import EmptyRunError, measure_here
 from bench.load.spec import Arrivals, ClosedLoop, Inputs, LoadSpec, OpenLoop, Replay, SpecError
 from tests.support.timed_driver import TimedDriver
@@ -138,12 +139,26 @@ def test_a_run_in_which_all_was_warm_up_says_so(tmp_path):
         run_of(TimedDriver(), load=Replay(), inputs=Inputs(file=file), num_warmup=5)
 
 
+def test_a_driver_whose_server_is_not_there_is_closed():
+    driver = TimedDriver()
+
+    async def open_half():
+        driver.is_open = True
+        raise RequestError("nobody")
+
+    driver.open = open_half
+    with pytest.raises(RequestError, match="nobody"):
+        run_of(driver, num_requests=1)
+    assert not driver.is_open
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({}, "number of requests or a duration"),
         ({"load": Replay()}, "recorded file"),
         ({"load": OpenLoop(0.0), "num_requests": 1}, "rate"),
+        ({"load": OpenLoop(1.0, Arrivals.GAMMA, 0.0), "num_requests": 1}, "burstiness"),
         ({"load": ClosedLoop(1), "num_processes": 2, "num_requests": 1}, "2 processes for 1 streams"),
         ({"num_requests": 1, "inputs": Inputs(num_turns=0)}, "at least 1"),
     ],

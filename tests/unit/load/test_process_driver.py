@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from bench.load.drivers import process_driver
 from bench.load.drivers.driver import RequestError
 from bench.load.run import measure
 from bench.load.spec import ClosedLoop, Inputs, LoadSpec, SpecError
@@ -11,6 +12,8 @@ from bench.load.spec import ClosedLoop, Inputs, LoadSpec, SpecError
 ADAPTER = """
 import json, sys
 print("loading ...")
+print("{'not': JSON}")
+print("[1]")
 print(json.dumps({"ready": True}), flush=True)
 running, lines = {}, sys.stdin
 for line in lines:
@@ -50,6 +53,19 @@ def test_an_adapters_error_is_one_requests(spec):
 def test_an_adapter_that_dies_fails_what_runs(spec):
     summary = measure(spec(max_tokens=14, num_requests=1)).summary
     assert summary.errors == {"the adapter ended with 3": 1}
+
+
+def test_an_adapter_that_died_fails_what_comes_later_at_once(spec):
+    summary = measure(spec(max_tokens=14, num_requests=2, timeout_s=600)).summary
+    assert summary.errors == {"the adapter ended with 3": 2}
+
+
+def test_an_adapter_that_is_never_ready_is_said(monkeypatch):
+    monkeypatch.setattr(process_driver, "READY_S", 0.2)
+    monkeypatch.setattr(process_driver, "LEAVE_S", 0.1)
+    command = f"process:{sys.executable} -c 'import time; time.sleep(60)'"
+    with pytest.raises(RequestError, match="not ready after 0 s"):
+        measure(LoadSpec(command, num_requests=1))
 
 
 def test_a_command_that_is_not_there_is_said():
