@@ -19,7 +19,7 @@ bench-mesh: model ## CPU time per token of the processes beside compute, and the
 
 .PHONY: quality
 quality: model ## Every option against fp32: top-1, KL, first divergence, worst tokens; fails where a gate is missed
-	$(RUN) -m bench.quality
+	$(RUN) -m bench.quality $(QUALITY)
 
 bench-native: model ## The native step alone: decode by rows, prefill by chunk, beside torch
 	$(RUN) -m bench.native_step --torch

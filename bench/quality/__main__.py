@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
+from bench.generated import write_between
 from bench.quality import report
 from bench.quality.forced import greedy_answers, num_blocks_for, score_forced
 from bench.quality.gates import GATES, missed
@@ -24,6 +25,8 @@ from bench.quality.score import first_divergence
 from bench.quality.windows import Window, read_windows
 from services.contract.model_folder import open_model_folder, resolve_model
 from tests.support.executor_driver import ExecutorDriver
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "quality.md"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 num_greedy_tokens=told.greedy_tokens,
             )
         )
-    _print(results, folder.path, told.json)
+    _print(results, folder.path, is_json=told.json, is_documented=told.docs)
     return _judge(results)
 
 
@@ -89,6 +92,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--judgements", type=Path, help="folder (600 MB) that keeps what fp32 said for the next run"
     )
     parser.add_argument("--json", action="store_true", help="print figures as JSON lines")
+    parser.add_argument("--docs", action="store_true", help="write the tables into docs/quality.md as well")
     return parser.parse_args(arguments)
 
 
@@ -100,15 +104,14 @@ def _names(text: str) -> list[str]:
     return names
 
 
-def _print(results: Sequence[OptionResult], folder: Path, is_json: bool) -> None:
-    if is_json:
-        for result in results:
-            print(json.dumps(report.as_json(result)))
-        return
+def _print(results: Sequence[OptionResult], folder: Path, *, is_json: bool, is_documented: bool) -> None:
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    print("\n".join(report.table(results)))
+    lines = list(report.table(results))
     for result in results:
-        print("\n" + "\n".join(report.worst_tokens(result, tokenizer)))
+        lines += ["", *report.worst_tokens(result, tokenizer)]
+    if is_documented:
+        write_between(DOCUMENT, "quality", lines)
+    print("\n".join([json.dumps(report.as_json(result)) for result in results] if is_json else lines))
 
 
 def _judge(results: Sequence[OptionResult]) -> int:
