@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.compare.configuration import Configuration
+from bench.compare.folders import BUILD, DOCUMENT, ROOT
 from bench.compare.gguf_files import gguf_files
 from bench.compare.llamacpp import llamacpp_configurations
 from bench.compare.mesh import ROWS, SETTINGS, mesh_configuration
@@ -22,13 +23,14 @@ from bench.compare.report import report
 from bench.compare.rounds import Plan, Rounds, choose, choosing_tasks, estimate_s, main_tasks
 from bench.compare.store import Store
 from bench.compare.vllm import vllm_configurations
+from bench.flags import names, numbers
 from bench.generated import write_between
 from bench.load.drivers.driver import RequestError
+from bench.progress import say
 from services.contract.model_folder import resolve_model
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = ROOT / "build" / "compare"
-DOCUMENT = ROOT / "docs" / "comparison.md"
+QUALITY_FILES = [ROOT / "build" / "quality.json", BUILD / "peer_quality.json"]
+"""Of `make quality`, and of the peers' scoring."""
 
 
 def main() -> int:
@@ -39,7 +41,7 @@ def main() -> int:
     except PeersFileError as error:
         return _complain(str(error))
     for name in peers.absent:
-        _say(f"*** {name} is not in {told.peers}: LEFT OUT ***")
+        say(f"*** {name} is not in {told.peers}: LEFT OUT ***")
     configurations = _configurations(peers, told.rows)
     plan = Plan(told.streams, told.rounds, told.duration, told.choosing)
     if told.fresh:
@@ -59,22 +61,22 @@ def main() -> int:
 
 def _measure(configurations: Sequence[Configuration], plan: Plan, store: Store) -> None:
     """The choosing round, then the rounds of the chosen."""
-    rounds = Rounds(plan, store, BUILD / "logs", _say)
+    rounds = Rounds(plan, store, BUILD / "logs", say)
     choosing = choosing_tasks(configurations, plan)
     guess = main_tasks(choose(configurations, store.measurements, plan), plan)
     minutes = estimate_s([*choosing, *guess], plan) / 60
-    _say(f"{plan.num_rounds} rounds, {plan.duration_s:g} s per row and streams: about {minutes:.0f} min")
+    say(f"{plan.num_rounds} rounds, {plan.duration_s:g} s per row and streams: about {minutes:.0f} min")
     rounds.run(choosing)
     rounds.run(main_tasks(choose(configurations, store.measurements, plan), plan))
 
 
 def _configurations(peers: Peers, rows: Sequence[str]) -> list[Configuration]:
-    model = resolve_model("smollm2", _say).resolve()
+    model = resolve_model("smollm2", say).resolve()
     found = [mesh_configuration(row, model, SETTINGS[row]) for row in rows]
     if peers.vllm:
         found += vllm_configurations(peers.vllm, model)
     if peers.openvino or peers.llamacpp:
-        ggufs = gguf_files(BUILD / "gguf", peers.llamacpp, _say)
+        ggufs = gguf_files(BUILD / "gguf", peers.llamacpp, say)
         if peers.openvino:
             found += openvino_configurations(peers.openvino, ggufs)
         if peers.llamacpp:
@@ -94,39 +96,25 @@ def _plan_json(plan: Plan) -> dict[str, object]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="bench.compare", description=__doc__)
     parser.add_argument("--peers", type=Path, default=ROOT / "peers.toml", help="where peers are installed")
-    parser.add_argument("--rows", type=_words, default=ROWS, help=f"pagemesh's, of {', '.join(SETTINGS)}")
+    parser.add_argument(
+        "--rows", type=names(SETTINGS), default=ROWS, help=f"pagemesh's, of {', '.join(SETTINGS)}"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--duration", type=float, default=15.0, help="seconds of each run")
     parser.add_argument(
         "--choosing", type=float, default=5.0, help="seconds of each run of the choosing round"
     )
-    parser.add_argument("--streams", type=_numbers, default=(1, 4, 16, 32))
+    parser.add_argument("--streams", type=numbers, default=(1, 4, 16, 32))
     parser.add_argument("--json", type=Path, default=BUILD / "compare.json", help="what was measured")
-    parser.add_argument("--quality", type=Path, nargs="*", default=_quality_files(), help="figures of KL")
+    parser.add_argument("--quality", type=Path, nargs="*", default=QUALITY_FILES, help="figures of KL")
     parser.add_argument("--fresh", action="store_true", help="forget what was measured")
     parser.add_argument("--report", action="store_true", help="measure nothing")
     parser.add_argument("--docs", action="store_true", help="write the tables into docs/comparison.md")
     return parser
 
 
-def _quality_files() -> list[Path]:
-    return [ROOT / "build" / "quality.json", BUILD / "peer_quality.json"]
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split(","))
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def _complain(line: str) -> int:
-    _say(f"bench.compare: {line}")
+    say(f"bench.compare: {line}")
     return 1
 
 

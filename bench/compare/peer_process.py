@@ -13,9 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from bench.compare.process_memory import group_pids
 from services.supervisor import leash
 
 POLL_S = 0.5
+KILL_POLL_S = 0.02
 TERM_WAIT_S = 20.0
 
 
@@ -67,8 +69,9 @@ class PeerProcess:
             self._process.wait(TERM_WAIT_S)
         self._signal_group(signal.SIGKILL)  # what the leader left behind
         self._process.wait()
+        self._await_group()
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """Raises PeerError if the process ended."""
         assert self._process is not None
         if self._process.poll() is not None:
@@ -78,11 +81,17 @@ class PeerProcess:
         """Polls; gives the seconds it took. Raises PeerError."""
         begin_s = time.monotonic()
         while not is_ready():
-            self.check()
+            self._check()
             if time.monotonic() - begin_s > timeout_s:
                 raise PeerError(f"{self.name} is not ready after {timeout_s:.0f} s; see {self._log_path}")
             time.sleep(POLL_S)
         return time.monotonic() - begin_s
+
+    def _await_group(self) -> None:
+        """What was killed takes the cores until it is gone; the next system must not start before."""
+        deadline_s = time.monotonic() + TERM_WAIT_S
+        while group_pids(self.pid) and time.monotonic() < deadline_s:
+            time.sleep(KILL_POLL_S)
 
     def _signal_group(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):

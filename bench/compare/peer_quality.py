@@ -15,37 +15,40 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from bench.compare.__main__ import BUILD, ROOT
 from bench.compare.configuration import Configuration, cores
+from bench.compare.folders import BUILD, ROOT
 from bench.compare.gguf_files import gguf_files
 from bench.compare.llamacpp import llamacpp_configurations
 from bench.compare.openvino import INSIDE
-from bench.compare.peers_file import Peers, read_peers
+from bench.compare.peers_file import Peers, PeersFileError, read_peers
+from bench.progress import say
 from bench.quality.reference import Judgement, Reference
-from bench.quality.score import score_tokens, summarize
+from bench.quality.score import Logits, score_tokens, summarize
 from bench.quality.windows import Window, read_windows
 from services.contract.model_folder import open_model_folder, resolve_model
 
 NUM_LIKELIEST = 1_000
-Logits = npt.NDArray[np.float32]
 Scored = Callable[[Window, Judgement], Logits]
 """A peer's logits for a window's answer, [answer ids, vocabulary]."""
 
 
 def main() -> None:
     told = _parser().parse_args()
-    folder = open_model_folder(resolve_model("smollm2", _say).resolve())
+    try:
+        peers = read_peers(told.peers)
+    except PeersFileError as error:
+        sys.exit(f"bench.compare.peer_quality: {error}")
+    folder = open_model_folder(resolve_model("smollm2", say).resolve())
     windows = read_windows(folder.path, told.answer_tokens)[:: told.every]
     reference = Reference(folder.path, folder.vocab_size, num_greedy_tokens=1)
     judgements = [reference.judge(window) for window in windows]
-    _say(f"{sum(len(window.answer_ids) for window in windows)} tokens in {len(windows)} windows")
+    say(f"{sum(len(window.answer_ids) for window in windows)} tokens in {len(windows)} windows")
     rows = []
-    for option, open_peer in _options(read_peers(told.peers)):
+    for option, open_peer in _options(peers):
         with open_peer(windows) as scored:
             rows.append(_row(option, windows, judgements, scored))
-        _say(json.dumps(rows[-1]))
+        say(json.dumps(rows[-1]))
         told.json.parent.mkdir(parents=True, exist_ok=True)
         told.json.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
@@ -68,7 +71,7 @@ Open = Callable[[Sequence[Window]], AbstractContextManager[Scored]]
 
 
 def _options(peers: Peers) -> Iterator[tuple[str, Open]]:
-    ggufs = gguf_files(BUILD / "gguf", peers.llamacpp, _say)
+    ggufs = gguf_files(BUILD / "gguf", peers.llamacpp, say)
     if peers.openvino:
         for weights in ("Q4_1", "Q4_0", "Q8_0"):
             if weights in ggufs:
@@ -154,10 +157,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--answer-tokens", type=int, default=48)
     parser.add_argument("--json", type=Path, default=BUILD / "peer_quality.json")
     return parser
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

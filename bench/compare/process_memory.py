@@ -19,11 +19,12 @@ def pss_mib(pids: Iterable[int]) -> float:
 
 
 def _group_of(process: Path) -> int:
-    """0 if it has ended."""
+    """0 if it has ended, also if nobody has asked for its end yet."""
     try:
-        return int((process / "stat").read_text().rpartition(")")[2].split()[2])
+        state, _, group, *_ = (process / "stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0
+    return 0 if state == "Z" else int(group)
 
 
 def _pss_kib(process: Path) -> int:

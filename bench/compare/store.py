@@ -15,8 +15,6 @@ class Store:
         self._path = path
         self._plan = dict(plan)
         self._measurements: dict[Place, Measurement] = {}
-        self.extra: dict[str, Any] = {}
-        """Further facts for the report."""
         self._read()
 
     @property
@@ -28,11 +26,11 @@ class Store:
 
     def add(self, measurement: Measurement) -> None:
         self._measurements[measurement.place] = measurement
-        self.save()
+        self._save()
 
-    def save(self) -> None:
+    def _save(self) -> None:
         rows = [measurement.as_json() for measurement in self._measurements.values()]
-        text = json.dumps({"plan": self._plan, "extra": self.extra, "measurements": rows}, indent=1)
+        text = json.dumps({"plan": self._plan, "measurements": rows}, indent=1)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         draft = self._path.with_suffix(".draft")
         draft.write_text(text + "\n")
@@ -45,4 +43,3 @@ class Store:
         if saved["plan"] == json.loads(json.dumps(self._plan)):
             rows = (Measurement.of_json(row) for row in saved["measurements"])
             self._measurements = {row.place: row for row in rows}
-            self.extra = saved["extra"]

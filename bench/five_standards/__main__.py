@@ -3,7 +3,6 @@
 import argparse
 import dataclasses
 import json
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ from bench.five_standards.mesh_rows import Asking, mesh_rows
 from bench.five_standards.row import Row
 from bench.five_standards.stock import stock_rows
 from bench.generated import write_between
+from bench.progress import say
 from services.contract.model_folder import resolve_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,10 +24,10 @@ GUESS_MINUTES = 4
 def main() -> None:
     told = _parser().parse_args()
     if not told.report:
-        _say(f"about {GUESS_MINUTES} min")
+        say(f"about {GUESS_MINUTES} min")
         begin_s = time.monotonic()
         _save(told.json, _measure(told))
-        _say(f"{time.monotonic() - begin_s:.0f} s in all")
+        say(f"{time.monotonic() - begin_s:.0f} s in all")
     rows = [Row(**row) for row in json.loads(told.json.read_text())]
     print("\n".join(lines(rows)))
     if told.docs:
@@ -35,11 +35,11 @@ def main() -> None:
 
 
 def _measure(told: argparse.Namespace) -> list[Row]:
-    model = resolve_model(told.model, _say).resolve()
+    model = resolve_model(told.model, say).resolve()
     talk, asked = history(), questions()
-    stock = stock_rows(model, talk, asked, _say)
+    stock = stock_rows(model, talk, asked, say)
     with tempfile.TemporaryDirectory() as scratch:
-        ask = Asking(talk, asked, told.calls, _say)
+        ask = Asking(talk, asked, told.calls, say)
         executors = (told.slow_executor, told.executor)
         return [*stock, *mesh_rows(list(steps()), executors, model, Path(scratch), ask)]
 
@@ -59,10 +59,6 @@ def _parser() -> argparse.ArgumentParser:
 def _save(file: Path, rows: list[Row]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=1) + "\n")
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,15 @@ Parts are written to --json as they end; --report prints what is there, --only r
 import argparse
 import dataclasses
 import json
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from bench.flags import names
 from bench.generated import write_between
 from bench.kv import cache_cost, rhythm, stall, utilization
+from bench.progress import say
 from services.contract.model_folder import resolve_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +30,7 @@ def main() -> None:
     told = _parser().parse_args()
     parts: dict[str, Any] = json.loads(told.json.read_text()) if told.json.exists() else {}
     if not told.report:
-        _say(f"about {sum(GUESS_S[part] for part in told.only) / 60:.0f} min for {', '.join(told.only)}")
+        say(f"about {sum(GUESS_S[part] for part in told.only) / 60:.0f} min for {', '.join(told.only)}")
         for part in told.only:
             parts[part] = _measured(part, told)
             _save(told.json, parts)
@@ -41,9 +42,9 @@ def main() -> None:
 
 def _measured(part: str, told: Told) -> dict[str, Any]:
     begin_s = time.monotonic()
-    _say(part)
+    say(part)
     figures, lines = PARTS[part](told)
-    _say(f"  {time.monotonic() - begin_s:.0f} s")
+    say(f"  {time.monotonic() - begin_s:.0f} s")
     return {"figures": figures, "lines": lines}
 
 
@@ -53,17 +54,17 @@ def _utilization(told: Told) -> Outcome:
 
 
 def _cache_cost(told: Told) -> Outcome:
-    found = cache_cost.measure_cost(told.executor, told.model, told.pairs, told.requests, _say)
+    found = cache_cost.measure_cost(told.executor, told.model, told.pairs, told.requests, say)
     return found, cache_cost.lines(found)
 
 
 def _stall(told: Told) -> Outcome:
-    found = stall.measure_stalls(told.executor, told.model, told.arrivals, _say)
+    found = stall.measure_stalls(told.executor, told.model, told.arrivals, say)
     return found, stall.lines(found)
 
 
 def _rhythm(told: Told) -> Outcome:
-    found = rhythm.measure_rhythm(told.executor, told.model, told.duration, _say)
+    found = rhythm.measure_rhythm(told.executor, told.model, told.duration, say)
     return found, rhythm.lines(found)
 
 
@@ -77,7 +78,7 @@ PARTS: Mapping[str, Callable[[Told], Outcome]] = {
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="bench.kv", description=__doc__)
-    parser.add_argument("--only", type=_parts, default=tuple(PARTS), help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--only", type=names(PARTS), default=tuple(PARTS), help=f"of {', '.join(PARTS)}")
     parser.add_argument("--executor", default="native")
     parser.add_argument("--model", type=_model, default="smollm2")
     parser.add_argument("--trace", type=int, default=utilization.NUM_REQUESTS, help="requests of K1's trace")
@@ -91,12 +92,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _parts(text: str) -> tuple[str, ...]:
-    return tuple(text.split(","))
-
-
 def _model(name: str) -> Path:
-    return resolve_model(name, _say).resolve()
+    return resolve_model(name, say).resolve()
 
 
 def _save(file: Path, parts: Mapping[str, Any]) -> None:
@@ -107,10 +104,6 @@ def _save(file: Path, parts: Mapping[str, Any]) -> None:
 def _plain(value: object) -> object:
     assert dataclasses.is_dataclass(value) and not isinstance(value, type), value
     return dataclasses.asdict(value)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
