@@ -73,8 +73,10 @@ def make_native(folder: Path, path: KernelPath, *, num_threads: int = 1) -> Nati
 class Watched:
     """Drives an executor and keeps the logits of every sampled row, by sequence."""
 
-    def __init__(self, executor: LogitsSource, *, num_blocks: int = 256, seed: int = 0) -> None:
-        self.driver = ExecutorDriver(executor, num_blocks, seed)
+    def __init__(
+        self, executor: LogitsSource, *, num_blocks: int = 256, seed: int = 0, window: int | None = None
+    ) -> None:
+        self.driver = ExecutorDriver(executor, num_blocks, seed, window)
         self._seen: dict[int, list[Logits]] = {}
         executor.watch_logits(self._watch)
 

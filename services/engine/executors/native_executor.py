@@ -164,6 +164,7 @@ class NativeExecutor:
             bytes_per_block=model.block_bytes,
             weight_bytes=model.weight_bytes,
             flags=(f"threads={self._num_threads}",),
+            window=config.window,
         )
 
 

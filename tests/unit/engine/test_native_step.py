@@ -12,7 +12,7 @@ from services.contract.model_folder import open_model_folder
 from services.engine.executors.native_executor import NativeExecutor
 from services.engine.executors.torch_executor import TorchExecutor, TorchOptions
 from services.engine.native.library import KernelPath, NativeError
-from services.engine.step import PLACEHOLDER, Row, SamplingSpec
+from services.engine.step import NULL_BLOCK, PLACEHOLDER, Row, SamplingSpec
 from tests.support.executor_driver import GREEDY, ExecutorDriver
 from tests.support.native import MODELS, Logits, Watched, make_native, make_rounded_model, usable_paths
 from tests.support.tiny_models import VOCAB_SIZE, make_tiny_model
@@ -162,16 +162,21 @@ def test_blocks_used_again_after_poison_change_nothing(make: MakeExecutor) -> No
         assert (one[0] == seen[0][0]).all() and (one[1] == seen[0][1]).all()
 
 
-def test_blocks_left_behind_a_window_are_never_read(make: MakeExecutor) -> None:
+@pytest.mark.parametrize("chunk", [7, 40])
+def test_blocks_behind_the_window_may_be_taken_away(make: MakeExecutor, chunk: int) -> None:
+    """The null block is full of NaN here, and what is passed is poisoned and written by others."""
     executor = make("mistral window")
-    watched = Watched(executor)
-    calm, driven = watched.driver.add(random_ids(70)), watched.driver.add(random_ids(70))
-    watched.driver.generate([calm], 6)
-    watched.driver.generate([driven], 1)
-    executor.poison(driven.block_ids[:2])
-    driven.block_ids[:2] = [0, 0]  # position 70 sees 51 and later
-    watched.driver.generate([driven], 6)
-    assert (watched.logits(driven) == watched.logits(calm)).all()
+    window = executor.load().window
+    assert window == 20
+    seen = []
+    for given in (window, None):
+        watched = Watched(executor, num_blocks=40, window=given)
+        prompts = [watched.driver.add(random_ids(count, seed=count)) for count in (3, 70, 150)]
+        watched.driver.generate(prompts, 40, chunk=chunk)
+        seen.append([watched.logits(one) for one in prompts])
+        assert all((NULL_BLOCK in one.block_ids) == (given is not None) for one in prompts)
+        watched.driver.finish(*prompts)
+    assert all((freed == kept).all() for freed, kept in zip(*seen, strict=True))
 
 
 def test_a_row_with_nan_is_not_usable_and_its_neighbours_do_not_notice(make: MakeExecutor) -> None:
