@@ -19,6 +19,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from bench.generated import table, write_between
 from services.engine.attention.backend import AttentionShape
 from services.engine.attention.triton import tiles_for
 from services.engine.kernels.activation import gate_kernel
@@ -31,7 +32,6 @@ SHARED_LIMITS = {80: 166_912, 90: 232_448}
 """Bytes of shared memory that a block may take."""
 MOST_STACK_BYTES = 64
 """Of a thread: a few registers that spill outside the loop cost nothing, a tile costs everything."""
-BEGIN, END = "<!-- kernels: begin -->", "<!-- kernels: end -->"
 TYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
@@ -173,17 +173,21 @@ def _resources(cubin: bytes) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def table(compiled: list[Compiled]) -> str:
+def lines_of(compiled: list[Compiled]) -> list[str]:
     """As Markdown."""
-    lines = [
-        "| kernel | arch | registers | stack bytes (spills) | shared memory KiB | wgmma |",
-        "|---|---|---|---|---|---|",
+    head = ("kernel", "arch", "registers", "stack bytes (spills)", "shared memory KiB", "wgmma")
+    rows = [
+        (
+            one.kernel.name,
+            f"sm_{one.arch}",
+            str(one.num_registers),
+            str(one.stack_bytes),
+            f"{one.shared_bytes / 1024:.1f}",
+            "yes" if one.has_wgmma else "–",
+        )
+        for one in compiled
     ]
-    for one in compiled:
-        shared, wgmma = f"{one.shared_bytes / 1024:.1f}", "yes" if one.has_wgmma else "–"
-        numbers = f"{one.num_registers} | {one.stack_bytes} | {shared} | {wgmma}"
-        lines.append(f"| {one.kernel.name} | sm_{one.arch} | {numbers} |")
-    return "\n".join(lines)
+    return [f"triton {triton.__version__}, {len(compiled)} kernels", "", *table(head, rows)]
 
 
 def main() -> None:
@@ -194,13 +198,10 @@ def main() -> None:
     every = [*attention_kernels(), *other_kernels()]
     kernels = [kernel for kernel in every if options.only in kernel.name]
     compiled = [compile_kernel(kernel, arch) for kernel in kernels for arch in ARCHS]
-    made = f"triton {triton.__version__}, {len(compiled)} kernels\n\n{table(compiled)}\n"
-    print(made)
+    lines = lines_of(compiled)
+    print("\n".join(lines))
     if options.write is not None:
-        text = options.write.read_text()
-        head, _, rest = text.partition(BEGIN)
-        _, _, tail = rest.partition(END)
-        options.write.write_text(f"{head}{BEGIN}\n{made}{END}{tail}")
+        write_between(options.write, "kernels", lines)
     if bad := [f"{one.kernel.name} (sm_{one.arch})" for one in compiled if not _fits(one)]:
         raise SystemExit(f"too much shared memory, or registers spilled: {'; '.join(bad)}")
 

@@ -13,6 +13,7 @@ import torch
 from bench.gpu.attention_sections import VARIANTS, traceable
 from bench.gpu.device_time import median_ms
 from bench.gpu.sizes import Sizes
+from bench.load.spec import TOKEN_BINS
 from services.contract.model_folder import ModelFolder, ModelFolderError
 from services.engine.executors.kernel_proof import prove_kernel
 from services.engine.executors.registry import UnprovenKernelError
@@ -55,12 +56,7 @@ def logit_errors(sizes: Sizes) -> Iterator[Row]:
             exact = model.double()(given, use_cache=False).logits[0]
         own = float((eager - exact).abs().max())
         yield {"way": "transformers eager", "largest error": f"{own:.2e}", "to eager's": "1.00"}
-        for attention, is_invariant in (
-            ("reference", False),
-            ("triton", False),
-            ("triton", True),
-            ("flash", False),
-        ):
+        for attention, is_invariant in VARIANTS:
             name = attention + " invariant" * is_invariant
             options = TorchOptions(
                 dtype=str(sizes.dtype).removeprefix("torch."),
@@ -75,12 +71,11 @@ def logit_errors(sizes: Sizes) -> Iterator[Row]:
                 continue
             error = float((got.to(exact) - exact[-1]).abs().max())
             last = float((eager[-1] - exact[-1]).abs().max())
-            is_ok = error <= 2 * last + 1e-6
             yield {
                 "way": name,
                 "largest error": f"{error:.2e}",
                 "to eager's": f"{error / last:.2f}",
-                "ok": is_ok,
+                "ok": error <= 2 * last + 1e-6,
             }
 
 
@@ -172,11 +167,11 @@ def kernel_proofs(sizes: Sizes) -> Iterator[Row]:
 
 
 def utilization(sizes: Sizes) -> Iterator[Row]:
-    """K1: the share of allocated positions that hold one, by kernel block; B1's prompts and 64 more ids."""
+    """K1: the share of allocated positions that hold one, by kernel block; TOKEN_BINS and 64 more ids."""
     chance = np.random.default_rng(0)
-    bins = chance.choice(3, 20_000, p=(0.6, 0.3, 0.1))
-    low, high = np.array((1, 65, 257))[bins], np.array((64, 256, 1024))[bins]
-    lengths = chance.integers(low, high + 1) + 64
+    shares, least, most = map(np.array, zip(*TOKEN_BINS, strict=True))
+    bins = chance.choice(len(TOKEN_BINS), 20_000, p=shares)
+    lengths = chance.integers(least[bins], most[bins] + 1) + 64
     for block in (16, 32, 64, 128, 256):
         share = lengths.sum() / (-(-lengths // block) * block).sum()
         yield {"kernel block": block, "utilization": f"{share:.1%}"}

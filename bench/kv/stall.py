@@ -87,16 +87,14 @@ async def _last_chunk_ms(client: AsyncClient) -> float:
 async def _arrival(client: AsyncClient, number: int) -> Stall:
     now_s = asyncio.get_running_loop().time
     streams = [_Stream(client, 10 * number + index) for index in range(NUM_STREAMS)]
-    tasks = [asyncio.create_task(stream.run()) for stream in streams]
-    try:
+    async with asyncio.TaskGroup() as group:  # a stream that fails ends the wait for the others
+        tasks = [group.create_task(stream.run()) for stream in streams]
         await asyncio.gather(*(stream.is_warm.wait() for stream in streams))
         begin_s = now_s()
         ttft_ms = await _ttft_ms(client, PROMPT_TOKENS, number)
         end_s = now_s()
-    finally:
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
     return _stall([stream.times for stream in streams], begin_s, end_s, ttft_ms)
 
 
@@ -150,14 +148,12 @@ def _options(max_tokens: int) -> Options:
 
 def lines(found: Stalls) -> list[str]:
     num_chunks = -(-PROMPT_TOKENS // CHUNK_TOKENS)
-    worst, step_ms = (
-        max(it.worst_gap_ms for it in found.chunked),
-        median(it.step_ms for it in found.chunked),
-    )
+    worst = max(it.worst_gap_ms for it in found.chunked)
+    step_ms = median(it.step_ms for it in found.chunked)
     limit_ms = found.chunk_ms + step_ms
     rows = [
         (
-            "worst gap, chunks of 512",
+            f"worst gap, chunks of {CHUNK_TOKENS}",
             f"{worst:.0f} ms",
             f"a chunk {found.chunk_ms:.0f} + a step {step_ms:.0f} ms",
         ),

@@ -4,8 +4,8 @@ import math
 import random
 from dataclasses import dataclass
 
-PROMPT_BINS = ((1, 64, 0.6), (65, 256, 0.3), (257, 1024, 0.1))
-"""Shortest, longest, share; even within a bin."""
+from bench.load.spec import TOKEN_BINS
+
 MEAN_OUTPUT = 120
 MAX_OUTPUT = 512
 """What every request asks for; few need it."""
@@ -30,8 +30,8 @@ def make_trace(num_requests: int, seed: int = 0) -> list[TracedRequest]:
 
 
 def _prompt_length(dice: random.Random) -> int:
-    weights = [share for _, _, share in PROMPT_BINS]
-    shortest, longest, _ = dice.choices(PROMPT_BINS, weights)[0]
+    weights = [share for share, _, _ in TOKEN_BINS]
+    _, shortest, longest = dice.choices(TOKEN_BINS, weights)[0]
     return dice.randint(shortest, longest)
 
 

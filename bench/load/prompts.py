@@ -13,13 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from bench.load.spec import Inputs, Lengths, LoadSpec, SpecError
+from bench.load.spec import TOKEN_BINS, Inputs, Lengths, LoadSpec, SpecError
 
 PROSE = Path(__file__).resolve().parents[2] / "LICENSE"
 TOKENS_PER_WORD = 1.3
 """Of this prose, by the tokenizer of SmolLM2; the report has what the server counted."""
-BINS = ((0.6, 1, 64), (0.3, 65, 256), (0.1, 257, 1024))
-"""Share, least and most tokens."""
 _MARK_TOKENS = 6
 """A mark is five digits and a colon."""
 
@@ -66,7 +64,8 @@ def _mark(offset: int, index: int) -> str:
 def _turn(inputs: Inputs, mark: str, words: list[str], generator: np.random.Generator) -> str:
     if inputs.lengths is Lengths.WORDS:
         return f"{mark} {_passage(words, int(generator.choice(inputs.word_counts)), generator)}"
-    _, least, most = BINS[generator.choice(len(BINS), p=[share for share, _, _ in BINS])]
+    shares = [share for share, _, _ in TOKEN_BINS]
+    _, least, most = TOKEN_BINS[generator.choice(len(TOKEN_BINS), p=shares)]
     num_tokens = int(generator.integers(least, most + 1))
     num_words = round((num_tokens - _MARK_TOKENS) / TOKENS_PER_WORD)
     return f"{mark} {_passage(words, num_words, generator)}" if num_words > 0 else mark[:num_tokens]

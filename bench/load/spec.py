@@ -7,6 +7,8 @@ from pathlib import Path
 
 WORD_COUNTS = (20, 40, 80, 160, 320)
 """The mix that the peers were measured with, drawn evenly."""
+TOKEN_BINS = ((0.6, 1, 64), (0.3, 65, 256), (0.1, 257, 1024))
+"""Share, least and most tokens; even within a bin."""
 
 
 class SpecError(ValueError):
@@ -52,7 +54,7 @@ class Lengths(enum.StrEnum):
     WORDS = "words"
     """Evenly out of `word_counts`."""
     BINS = "bins"
-    """1-64, 65-256 and 257-1024 tokens at 60, 30 and 10 percent."""
+    """By TOKEN_BINS."""
     FILE = "file"
     """A recorded file: one JSON object per line, see `bench.load.prompts`."""
 

@@ -13,8 +13,8 @@ from tokenizers import Tokenizer
 
 CORPUS = Path(__file__).parent / "corpus"
 KINDS = ("question", "summary", "code", "translation", "digits", "chinese")
-MATERIAL: Mapping[str, str] = MappingProxyType({"code": "code", "digits": "digits", "chinese": "chinese"})
-"""The text that stands before long prompts of a kind; prose before all others."""
+OWN_MATERIAL = frozenset({"code", "digits", "chinese"})
+"""Kinds whose long prompts stand after a text of their own; the others after prose."""
 GROUPS: Mapping[str, int] = MappingProxyType({"short": 0, "500+": 500, "2000+": 2000})
 """Tokens of material."""
 SAMPLES_PER_KIND: Mapping[str, slice] = MappingProxyType(
@@ -80,7 +80,7 @@ def _window(
 def _material(tokenizer: Tokenizer, kind: str, num_tokens: int, start: int) -> Sequence[int]:
     if num_tokens == 0:
         return ()
-    ids = _encode(tokenizer, (CORPUS / f"{MATERIAL.get(kind, 'prose')}.txt").read_text())
+    ids = _encode(tokenizer, (CORPUS / f"{kind if kind in OWN_MATERIAL else 'prose'}.txt").read_text())
     assert len(ids) >= start + num_tokens, (kind, len(ids))
     return ids[start : start + num_tokens]
 

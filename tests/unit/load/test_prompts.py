@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from bench.load.prompts import BINS, TOKENS_PER_WORD, conversations
-from bench.load.spec import WORD_COUNTS, Inputs, Lengths, LoadSpec, SpecError
+from bench.load.prompts import TOKENS_PER_WORD, conversations
+from bench.load.spec import TOKEN_BINS, WORD_COUNTS, Inputs, Lengths, LoadSpec, SpecError
 
 
 def prompts(count, seed=0, **inputs):
@@ -33,9 +33,9 @@ def test_no_two_prompts_begin_alike(seed):
 def test_bins_have_their_shares_of_tokens():
     drawn = prompts(3000, lengths=Lengths.BINS)
     tokens = np.array([6 + TOKENS_PER_WORD * (len(item.turns[0].split()) - 1) for item in drawn])
-    edges = [0, *(most + 1 for _, _, most in BINS)]
+    edges = [0, *(most + 1 for _, _, most in TOKEN_BINS)]
     shares = np.histogram(tokens, edges)[0] / 3000
-    assert shares == pytest.approx([share for share, _, _ in BINS], abs=0.03)
+    assert shares == pytest.approx([share for share, _, _ in TOKEN_BINS], abs=0.03)
     assert min(len(item.turns[0]) for item in drawn) == 1
 
 
