@@ -63,10 +63,6 @@ class DecodeGraphs:
         self._device = self._host.to(device, copy=True)
         self._graphs: dict[int, _Graph] = {}
 
-    @property
-    def num_graphs(self) -> int:
-        return len(self._graphs)
-
     def record(self) -> None:
         """Records every size, the largest first, whose memory then serves the others."""
         pool = None

@@ -17,6 +17,7 @@ import torch
 from services.contract.model_folder import ModelFolder
 from services.engine.executors.native_weights import give_weights, make_packer
 from services.engine.executors.row_ids import is_lost, known_ids
+from services.engine.executors.row_outputs import remember, row_outputs
 from services.engine.model.config import DecoderConfig, read_config
 from services.engine.native.library import Batch, KernelPath, KvFormat, Library, NativeModel, Shape
 from services.engine.sampling.sampler import Sampler
@@ -95,14 +96,9 @@ class NativeExecutor:
         lost = [is_lost(row, self._states[row.sequence_id]) for row in rows]
         logits, likeliest, is_finite = self._compute(rows)
         computed = time.perf_counter_ns()
-        drawn = iter(self._draw(rows, logits, likeliest))
-        outputs = tuple(
-            _judge(row, next(drawn) if row.is_sampled else None, ok and not gone)
-            for row, ok, gone in zip(rows, is_finite, lost, strict=True)
-        )
-        for output in outputs:
-            for token_id in output.ids:
-                self._states[output.sequence_id].append(token_id)
+        is_usable = [ok and not gone for ok, gone in zip(is_finite, lost, strict=True)]
+        outputs = row_outputs(rows, self._draw(rows, logits, likeliest), is_usable)
+        remember(outputs, self._states)
         ended = time.perf_counter_ns()
         return StepResult(
             outputs,
@@ -198,9 +194,3 @@ def _shape(config: DecoderConfig) -> Shape:
         window=config.window or 0,
         norm_epsilon=config.norm_epsilon,
     )
-
-
-def _judge(row: Row, drawn: RowOutput | None, is_usable: bool) -> RowOutput:
-    if drawn is None or not is_usable:
-        return RowOutput(sequence_id=row.sequence_id, ids=(), logprobs=None, is_usable=is_usable)
-    return drawn

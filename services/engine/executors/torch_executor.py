@@ -19,6 +19,8 @@ from services.engine.attention.registry import UnsupportedAttentionError, make_b
 from services.engine.executors.decode_graphs import DecodeGraphs, Record
 from services.engine.executors.device_clock import DeviceClock
 from services.engine.executors.kernel_proof import prove_kernel
+from services.engine.executors.row_ids import is_lost, known_ids
+from services.engine.executors.row_outputs import remember, row_outputs
 from services.engine.model.config import DecoderConfig, read_config
 from services.engine.model.decoder import Decoder
 from services.engine.model.footprint import Footprint
@@ -28,7 +30,6 @@ from services.engine.sampling.device_sampler import DeviceSampler
 from services.engine.sampling.sampler import Sampler
 from services.engine.sampling.sequence_state import SequenceState
 from services.engine.step import (
-    PLACEHOLDER,
     ExecutorSpec,
     LogitsWatcher,
     Row,
@@ -130,18 +131,14 @@ class TorchExecutor:
     @torch.inference_mode()
     def run(self, rows: Sequence[Row]) -> StepResult:
         started = time.perf_counter_ns()
+        lost = [is_lost(row, self._states[row.sequence_id]) for row in rows]
         clock = DeviceClock(self._device)
         logits, is_finite = self._forward(rows)
         clock.stop()
-        drawn = iter(self._draw(rows, logits))
-        is_usable = [ok and not self._is_lost(row) for row, ok in zip(rows, is_finite.tolist(), strict=True)]
-        outputs = tuple(
-            _judge(row, next(drawn) if row.is_sampled else None, ok)
-            for row, ok in zip(rows, is_usable, strict=True)
-        )
-        for output in outputs:
-            for token_id in output.ids:
-                self._states[output.sequence_id].append(token_id)
+        drawn = self._draw(rows, logits)
+        is_usable = [ok and not gone for ok, gone in zip(is_finite.tolist(), lost, strict=True)]
+        outputs = row_outputs(rows, drawn, is_usable)
+        remember(outputs, self._states)
         ended = time.perf_counter_ns()
         assert self._footprint is not None, "load comes first"
         return StepResult(
@@ -163,7 +160,7 @@ class TorchExecutor:
         """Gives the sampled rows' logits [sampled rows, vocab], and whether each row is finite [rows]."""
         assert self._decoder is not None, "load comes first"
         assert self._attention is not None, "load comes first"
-        ids = [token_id for row in rows for token_id in self._known_ids(row)]
+        ids = [token_id for row in rows for token_id in known_ids(row, self._states[row.sequence_id])]
         spans = [Span(row.start, len(row.chunk_ids), row.block_ids) for row in rows]
         if self._graphs is not None and self._graphs.can_run(spans):
             hidden, logits = self._graphs.run(ids, spans)
@@ -178,17 +175,6 @@ class TorchExecutor:
         hidden = self._decoder.forward(moved["ids"], moved["positions"], self._attention)
         logits = self._decoder.logits(hidden.index_select(0, moved["sampled"]))
         return logits, _are_finite(hidden, moved["ends"])
-
-    def _known_ids(self, row: Row) -> tuple[int, ...]:
-        """The row's ids, the one in flight when it was planned filled in."""
-        if row.chunk_ids[-1] != PLACEHOLDER:
-            return row.chunk_ids
-        last = 0 if self._is_lost(row) else self._states[row.sequence_id].ids[_end(row) - 1]
-        return (*row.chunk_ids[:-1], last)
-
-    def _is_lost(self, row: Row) -> bool:
-        """True if the step before, whose id this row waited for, could not draw it."""
-        return row.chunk_ids[-1] == PLACEHOLDER and len(self._states[row.sequence_id].ids) < _end(row)
 
     def _draw(self, rows: Sequence[Row], logits: torch.Tensor) -> list[RowOutput]:
         states = [self._states[row.sequence_id] for row in rows if row.is_sampled]
@@ -289,13 +275,3 @@ def _are_finite(hidden: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     """Tells for each row, whose last token is in `ends`, whether all its hidden states are finite [rows]."""
     num_bad = (~hidden.isfinite().all(dim=1)).cumsum(0).index_select(0, ends)
     return num_bad.diff(prepend=num_bad.new_zeros(1)) == 0
-
-
-def _judge(row: Row, drawn: RowOutput | None, is_usable: bool) -> RowOutput:
-    if drawn is None or not is_usable:
-        return RowOutput(sequence_id=row.sequence_id, ids=(), logprobs=None, is_usable=is_usable)
-    return drawn
-
-
-def _end(row: Row) -> int:
-    return row.start + len(row.chunk_ids)
