@@ -55,6 +55,16 @@ class Span:
     """Covers start + length positions; behind the window of `start` the null block may stand."""
 
 
+def begun_blocks(spans: Sequence[Span], block_size: int) -> list[int]:
+    """Blocks that a step begins and leaves unfinished: their tail may hold anything, NaN included."""
+    ends = [(span, (span.start + span.length) // block_size) for span in spans]
+    return [
+        span.block_ids[last]
+        for span, last in ends
+        if span.start <= last * block_size < span.start + span.length
+    ]
+
+
 class AttentionBackend(Protocol):
     """Owns the KV pool. `plan` comes once a step, then `attend` once per layer."""
 

@@ -13,12 +13,10 @@ from typing import Any, ClassVar
 import torch
 
 from services.engine.attention.backend import AttentionShape, Capabilities
-from services.engine.attention.paged import PagedAttention
+from services.engine.attention.paged import ANY_BLOCK, SM80_ON, PagedAttention
 
 _HALVES = frozenset({torch.bfloat16, torch.float16})
 _HEADS = frozenset(range(8, 129, 8))
-_ANY_BLOCK = frozenset({16, 32, 64, 128, 256})
-_SM80_ON = frozenset({80, 86, 87, 89, 90, 100, 103, 110, 120, 121})
 
 
 def _table(archs: frozenset[int], block_sizes: frozenset[int]) -> Capabilities:
@@ -84,7 +82,7 @@ class _Flash(PagedAttention):
 class TorchFlash(_Flash):
     """`varlen_attn` of torch 2.12 or newer: a copy of generation 2."""
 
-    capabilities: ClassVar[Capabilities] = _table(_SM80_ON, frozenset({256}))
+    capabilities: ClassVar[Capabilities] = _table(SM80_ON, frozenset({256}))
     kernel: ClassVar[str] = f"torch {torch.__version__} varlen_attn, generation 2"
     trace_names: ClassVar[tuple[str, ...]] = ("_flash_attention_forward", "flash_fwd")
     module = "torch.nn.attention.varlen"
@@ -114,7 +112,7 @@ class Flash2(_Flash):
     """flash-attn 2.x. Its varlen function takes no num_splits, and splits only where every row has one token:
     such steps go through the function that takes it."""
 
-    capabilities: ClassVar[Capabilities] = _table(_SM80_ON, frozenset({256}))
+    capabilities: ClassVar[Capabilities] = _table(SM80_ON, frozenset({256}))
     kernel: ClassVar[str] = "flash-attn generation 2"
     trace_names: ClassVar[tuple[str, ...]] = ("flash_fwd",)
     module = "flash_attn"
@@ -161,7 +159,7 @@ class Flash2(_Flash):
 class Flash3(_Flash):
     """flash-attn 3 (the folder `hopper` of its repository); for sm_90 alone, any block."""
 
-    capabilities: ClassVar[Capabilities] = _table(frozenset({90}), _ANY_BLOCK)
+    capabilities: ClassVar[Capabilities] = _table(frozenset({90}), ANY_BLOCK)
     kernel: ClassVar[str] = "flash-attn generation 3"
     trace_names: ClassVar[tuple[str, ...]] = ("FlashAttnFwdSm90", "flash_attn_3::")
     module = "flash_attn_interface"
@@ -188,7 +186,7 @@ class Flash3(_Flash):
 class Flash4(_Flash):
     """flash-attn 4 (CuTe); block tables need sm_90 or newer, any block."""
 
-    capabilities: ClassVar[Capabilities] = _table(frozenset({90, 100, 103, 110}), _ANY_BLOCK)
+    capabilities: ClassVar[Capabilities] = _table(frozenset({90, 100, 103, 110}), ANY_BLOCK)
     kernel: ClassVar[str] = "flash-attn generation 4"
     trace_names: ClassVar[tuple[str, ...]] = ("FlashAttentionForward", "flash_fwd_sm")
     module = "flash_attn.cute"

@@ -12,9 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from services.engine.attention.backend import AttentionShape, Span
+from services.engine.attention.backend import AttentionShape, Span, begun_blocks
 
 Ints = npt.NDArray[np.int32]
+
+SM80_ON = frozenset({80, 86, 87, 89, 90, 100, 103, 110, 120, 121})
+"""Compute capabilities from 8.0 on."""
+ANY_BLOCK = frozenset({16, 32, 64, 128, 256})
+"""Kernel blocks where a kernel does not care."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +115,8 @@ class PagedAttention:
         self._inputs = inputs
 
     def clear_begun(self, spans: Sequence[Span]) -> None:
-        """Zeroes blocks that this step begins and leaves unfinished: a kernel may weigh their tail by zero,
-        and zero times NaN is NaN."""
-        size = self.shape.block_size
-        ends = [(span, (span.start + span.length) // size) for span in spans]
-        begun = [
-            span.block_ids[last]
-            for span, last in ends
-            if span.start <= last * size < span.start + span.length
-        ]
-        if begun:
+        """A kernel may weigh the tail of a begun block by zero, and zero times NaN is NaN."""
+        if begun := begun_blocks(spans, self.shape.block_size):
             self._pool[:, :, begun] = 0
 
     def attend(

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from services.engine.attention.backend import AttentionShape, Capabilities, Span
+from services.engine.attention.backend import AttentionShape, Capabilities, Span, begun_blocks
 
 _FEWEST_BLOCKS = 8
 """Contexts up to so many blocks share a group; padding them costs less than another group."""
@@ -77,7 +77,8 @@ class ReferenceAttention:
         self._pool[:, :, list(block_ids)] = torch.nan
 
     def plan(self, spans: Sequence[Span]) -> None:
-        self._zero_begun(spans)
+        if begun := begun_blocks(spans, self._shape.block_size):
+            self._pool[:, :, begun] = 0
         self._slots = self._tensor(np.concatenate([self._slots_of(span) for span in spans]).reshape(-1))
         firsts = np.cumsum([0, *(span.length for span in spans[:-1])])
         self._groups = [self._group(spans, firsts, members) for members in self._like_spans(spans)]
@@ -123,18 +124,6 @@ class ReferenceAttention:
         out = self._workspaces[which][:num_values].view(len(group.gathered), -1)
         torch.index_select(stored.view(-1, s.block_size * s.head_size), 0, group.gathered, out=out)
         return out.view(group.num_rows, s.num_kv_heads, -1, s.head_size)
-
-    def _zero_begun(self, spans: Sequence[Span]) -> None:
-        """Clears blocks that this step begins and leaves unfinished: their tail may hold anything."""
-        size = self._shape.block_size
-        ends = [(span, (span.start + span.length) // size) for span in spans]
-        begun = [
-            span.block_ids[last]
-            for span, last in ends
-            if span.start <= last * size < span.start + span.length
-        ]
-        if begun:
-            self._pool[:, :, begun] = 0
 
     def _slots_of(self, span: Span) -> np.ndarray:
         """Where each token's key heads go in [blocks * kv heads * block size]."""

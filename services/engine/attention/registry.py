@@ -57,12 +57,12 @@ def find_backend(name: str, shape: AttentionShape) -> type[AttentionBackend]:
         raise UnsupportedAttentionError(
             f"attention backend {name!r} is unknown; there are {', '.join((AUTO, *BACKENDS))}"
         )
-    reasons: list[str] = []
-    for kind in _kinds(name):
+    kinds, reasons = _kinds(name), []
+    for kind in kinds:
         reason = kind.missing() or unsupported(kind, shape)
         if reason is None:
             return kind
-        reasons.append(f"{kind.kernel}: {reason}" if name == "flash" else reason)
+        reasons.append(f"{kind.kernel}: {reason}" if len(kinds) > 1 else reason)
     raise UnsupportedAttentionError(f"attention backend {name!r} cannot run here: {'; '.join(reasons)}")
 
 

@@ -12,7 +12,7 @@ import torch
 import triton
 
 from services.engine.attention.backend import AttentionShape, Capabilities, Span
-from services.engine.attention.paged import Ints, PagedAttention, PagedInputs, copy_once
+from services.engine.attention.paged import ANY_BLOCK, SM80_ON, Ints, PagedAttention, PagedInputs, copy_once
 from services.engine.kernels.attention import attend_kernel, decode_join_kernel, decode_part_kernel
 
 _TILES = {2: (64, 64), 4: (16, 32)}
@@ -30,8 +30,8 @@ class TritonAttention(PagedAttention):
     name: ClassVar[str] = "triton"
     capabilities: ClassVar[Capabilities] = Capabilities(
         devices=frozenset({"cuda"} if isinstance(attend_kernel, triton.JITFunction) else {"cuda", "cpu"}),
-        archs=frozenset({80, 86, 87, 89, 90, 100, 103, 110, 120, 121}),
-        block_sizes=frozenset({16, 32, 64, 128, 256}),
+        archs=SM80_ON,
+        block_sizes=ANY_BLOCK,
         head_sizes=frozenset({16, 32, 64, 80, 96, 128}),
         kv_dtypes=frozenset({torch.float32, torch.bfloat16, torch.float16}),
         has_window=True,

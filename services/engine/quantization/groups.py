@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 GROUP = 32
-LARGEST_CODE = 15
+LARGEST_INT4, LARGEST_INT8 = 15, 127
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +58,17 @@ def quantize_int4(weight: torch.Tensor) -> GroupedRows:
     """Takes [out, in] of any float type; codes reach from each group's least to its largest value."""
     grouped = _in_groups(weight.float())
     least, largest = grouped.amin(dim=2), grouped.amax(dim=2)
-    scales = ((largest - least) / LARGEST_CODE).half()
+    scales = ((largest - least) / LARGEST_INT4).half()
     minima = least.half()
     codes = ((grouped - minima.float()[:, :, None]) * _inverse(scales)[:, :, None]).round()
-    return GroupedRows(codes.clamp(0, LARGEST_CODE).to(torch.uint8).flatten(1), scales, minima)
+    return GroupedRows(codes.clamp(0, LARGEST_INT4).to(torch.uint8).flatten(1), scales, minima)
 
 
 def quantize_int8_groups(weight: torch.Tensor) -> GroupedRows:
     """Takes [out, in] of any float type."""
     grouped = _in_groups(weight.float())
-    scales = (grouped.abs().amax(dim=2) / 127).half()
-    codes = (grouped * _inverse(scales)[:, :, None]).round().clamp(-127, 127)
+    scales = (grouped.abs().amax(dim=2) / LARGEST_INT8).half()
+    codes = (grouped * _inverse(scales)[:, :, None]).round().clamp(-LARGEST_INT8, LARGEST_INT8)
     return GroupedRows(codes.to(torch.int8).flatten(1), scales, None)
 
 
