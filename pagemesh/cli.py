@@ -139,7 +139,7 @@ def health(
 @app.command()
 def up(
     engines: Annotated[int, typer.Option(min=1, help="Engine processes.")] = 2,
-    model: Annotated[str, typer.Option(help="smollm2, a Hugging Face folder, or a hub id.")] = "smollm2",
+    model: Annotated[str, typer.Option(help="smollm2, a folder, a GGUF file, or a hub id.")] = "smollm2",
     executor: Annotated[
         str, typer.Option(help="How engines compute: auto, native, torch or scripted.")
     ] = "auto",

@@ -18,7 +18,7 @@ class EngineSettings(ServiceSettings):
 
     listen: str = Field("127.0.0.1:7630", description="host:port to serve gRPC on; port 0 takes a free one")
     address: str = Field("", description="host:port that gateways dial; empty is what it listens on")
-    model: str = Field("smollm2", description="Model folder, hub id, or smollm2 for the default model")
+    model: str = Field("smollm2", description="Folder, GGUF file, hub id, or smollm2 for the default model")
     served_name: str = Field("smollm2", min_length=1, description="Name that the model is served under")
     executor: str = Field(
         "auto",

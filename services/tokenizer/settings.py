@@ -16,7 +16,7 @@ class TokenizerSettings(ServiceSettings):
     service: ClassVar[str] = "tokenizer"
 
     listen: str = Field("127.0.0.1:7610", description="host:port to serve gRPC on; port 0 takes a free one")
-    model: str = Field("smollm2", description="Model folder, hub id, or smollm2 for the default model")
+    model: str = Field("smollm2", description="Folder, GGUF file, hub id, or smollm2 for the default model")
     served_name: str = Field("smollm2", min_length=1, description="Name that the model is served under")
     max_prompt_tokens: int = Field(
         0, ge=0, description="Tokens of a prompt at most; 0 is the model's max_position_embeddings"

@@ -122,6 +122,8 @@ def _misfit(request: ExecutorRequest) -> str | None:
         return f"in {request.dtype}"
     if request.attention != "auto":
         return f"with attention {request.attention}"
+    if request.unfused:
+        return f"unfused {', '.join(sorted(request.unfused))}"
     if request.block_size != NATIVE_BLOCK_SIZE:
         return f"in blocks of {request.block_size}, only of {NATIVE_BLOCK_SIZE}"
     return None
