@@ -76,7 +76,7 @@ def _configurations(peers: Peers, rows: Sequence[str]) -> list[Configuration]:
     if peers.vllm:
         found += vllm_configurations(peers.vllm, model)
     if peers.openvino or peers.llamacpp:
-        ggufs = gguf_files(BUILD / "gguf", peers.llamacpp, say)
+        ggufs = gguf_files(model, BUILD / "gguf", peers.llamacpp, say)
         if peers.openvino:
             found += openvino_configurations(peers.openvino, ggufs)
         if peers.llamacpp:

@@ -45,7 +45,7 @@ def main() -> None:
     judgements = [reference.judge(window) for window in windows]
     say(f"{sum(len(window.answer_ids) for window in windows)} tokens in {len(windows)} windows")
     rows = []
-    for option, open_peer in _options(peers):
+    for option, open_peer in _options(peers, folder.path):
         with open_peer(windows) as scored:
             rows.append(_row(option, windows, judgements, scored))
         say(json.dumps(rows[-1]))
@@ -70,8 +70,8 @@ def _row(
 Open = Callable[[Sequence[Window]], AbstractContextManager[Scored]]
 
 
-def _options(peers: Peers) -> Iterator[tuple[str, Open]]:
-    ggufs = gguf_files(BUILD / "gguf", peers.llamacpp, say)
+def _options(peers: Peers, model: Path) -> Iterator[tuple[str, Open]]:
+    ggufs = gguf_files(model, BUILD / "gguf", peers.llamacpp, say)
     if peers.openvino:
         for weights in ("Q4_1", "Q4_0", "Q8_0"):
             if weights in ggufs:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bench.compare.configuration import Configuration, Started
+from bench.compare.gguf_files import gguf_files
 from bench.compare.goals import goals
 from bench.compare.losses import losses
 from bench.compare.measurement import CHOOSING, Measurement
@@ -138,6 +139,22 @@ def test_what_was_measured_is_kept_under_its_plan(tmp_path: Path) -> None:
     assert Store(path, {"rounds": 3}).measurements == [row]
     assert Store(path, {"rounds": 3}).has(row.place)
     assert Store(path, {"rounds": 5}).measurements == []
+
+
+def test_formats_are_made_of_the_published_file_once(tmp_path: Path) -> None:
+    model, made, tools = tmp_path / "model", tmp_path / "made", tmp_path / "tools"
+    for folder in (model, tools):
+        folder.mkdir()
+    published = model / "some.Q4_1.gguf"
+    published.write_text("blocks")
+    assert gguf_files(model, made, None, lambda line: None) == {"Q4_1": published}
+    quantizer = tools / "llama-quantize"
+    quantizer.write_text('#!/bin/sh\necho "$4 of $(cat "$2")" > "$3"\n')
+    quantizer.chmod(0o755)
+    files = gguf_files(model, made, tools, lambda line: None)
+    assert files["Q8_0"].read_text() == "Q8_0 of blocks\n"
+    quantizer.write_text("#!/bin/sh\nexit 1\n")
+    assert gguf_files(model, made, tools, lambda line: None) == files
 
 
 def test_peers_are_what_the_file_names(tmp_path: Path) -> None:
