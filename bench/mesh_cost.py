@@ -9,12 +9,10 @@ loaded machine changes them less than the clock's.
 
 import argparse
 import asyncio
-import itertools
 import json
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -23,22 +21,17 @@ from typing import TypeAlias
 
 import grpc
 
+from bench.engine_in_process import EngineInProcess, engine_in_process
 from pagemesh.v1 import gateway_pb2, gateway_pb2_grpc
-from services.engine.core.admission import Admission, Attempt, Identity
-from services.engine.core.limits import Limits
-from services.engine.core.outcome import StreamNews
-from services.engine.core.running_set import RunningSet
-from services.engine.executors.scripted import ScriptedExecutor
-from services.engine.loop import EngineLoop
-from services.engine.run_words import StepTimes
-from services.engine.step import SamplingSpec
-from services.engine.step_runner import COMPUTE_THREAD, StepRunner
+from services.engine.step_runner import COMPUTE_THREAD
 from tests.support.mesh import Mesh
 
 SHORT, LONG = 64, 400
 """Output tokens: short streams carry what a request costs, long ones show the tokens alone."""
 PROMPT_TOKENS = 100
 TEXT = "Write two sentences about the sea at night, the moon and a small boat that is far from its harbour."
+NUM_WARM = 5
+"""First tokens in front that do not count."""
 COMPUTE = "engine compute thread"
 
 Stub: TypeAlias = "gateway_pb2_grpc.GatewayServiceAsyncStub"
@@ -99,10 +92,10 @@ async def one_round(mesh: Mesh, stub: "Stub", num_streams: int) -> Row:
     return costs
 
 
-async def engine_round(engine: "InProcess", num_streams: int) -> Row:
+async def engine_round(engine: EngineInProcess, num_streams: int) -> Row:
     """CPU microseconds per token of the engine's loop without gRPC, in this thread."""
     before_s = time.thread_time()
-    await asyncio.gather(*(engine.run(number, LONG) for number in range(num_streams)))
+    await asyncio.gather(*(engine.run(_prompt(number), LONG) for number in range(num_streams)))
     us_per_token = (time.thread_time() - before_s) / (num_streams * LONG) * 1e6
     return {f"engine loop in process, us/token at {LONG} tokens": us_per_token}
 
@@ -161,19 +154,19 @@ def thread_times_us(pid: int) -> list[tuple[str, float]]:
     ]
 
 
-async def first_tokens(stub: "Stub", engine: "InProcess", num: int) -> Row:
+async def first_tokens(stub: "Stub", engine: EngineInProcess, num_firsts: int) -> Row:
     """Milliseconds to the first token at one stream, the ways taking turns."""
     ways: dict[str, Callable[[], Awaitable[float]]] = {
-        "in process": lambda: engine.run(0, 1),
+        "in process": lambda: engine.run(_prompt(0), 1),
         "mesh, ids": lambda: _first_over_mesh(stub, _request(0, 1)),
         "mesh, text": lambda: _first_over_mesh(stub, _text_request()),
     }
     times: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(num + 5):
+    for _ in range(num_firsts + NUM_WARM):
         for name, first in ways.items():
             times[name].append(await first() * 1e3)
             await asyncio.sleep(0.01)
-    medians = {name: statistics.median(values[5:]) for name, values in times.items()}
+    medians = {name: statistics.median(values[NUM_WARM:]) for name, values in times.items()}
     added = {name: ms - medians["in process"] for name, ms in medians.items() if name != "in process"}
     return {f"TTFT ms, {name}": ms for name, ms in medians.items()} | {
         f"TTFT ms added by the {name}": ms for name, ms in added.items()
@@ -187,72 +180,6 @@ async def _first_over_mesh(stub: "Stub", request: gateway_pb2.GenerateRequest) -
         if event.HasField("token") and not first_s:
             first_s = time.perf_counter()
     return first_s - begin_s
-
-
-class InProcess:
-    """The engine's loop and compute thread without gRPC."""
-
-    def __init__(self, runner: StepRunner, limits: Limits) -> None:
-        self._set = RunningSet(limits, "revision", "boot")
-        self.loop = EngineLoop(
-            self._set, runner, lag=0, clock=_now_us, tell=self._tell, note_step=lambda plan, result: None
-        )
-        self._handles = itertools.count(1)
-        self._first: dict[int, float] = {}
-        self._ended: dict[int, asyncio.Future[None]] = {}
-
-    async def run(self, number: int, num_tokens: int) -> float:
-        """One sequence to its end; seconds to its first token."""
-        handle = next(self._handles)
-        self._ended[handle] = asyncio.get_running_loop().create_future()
-        begin_s = time.perf_counter()
-        self._set.admit(_admission(handle, _prompt(number), num_tokens), _now_us())
-        self.loop.wake()
-        await self._ended[handle]
-        return self._first.pop(handle) - begin_s
-
-    def _tell(self, news: dict[int, StreamNews], times: StepTimes) -> None:
-        for stream in news.values():
-            for row in stream.new_ids:
-                if row.first_output_index == 0:
-                    self._first[row.handle] = time.perf_counter()
-            for ended in stream.ended:
-                self._ended.pop(ended.handle).set_result(None)
-
-
-@asynccontextmanager
-async def engine_in_process(script: object, num_streams: int) -> AsyncIterator[InProcess]:
-    """An engine that runs in this process."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "script.json"
-        path.write_text(json.dumps(script))
-        runner = StepRunner(ScriptedExecutor(path))
-        spec = await runner.load()
-        limits = Limits(
-            num_blocks=8192,
-            max_sequences=num_streams,
-            max_model_len=spec.max_model_len,
-            vocab_size=spec.vocab_size,
-        )
-        await runner.allocate(limits.num_blocks)
-        engine = InProcess(runner, limits)
-        task = asyncio.create_task(engine.loop.run())
-        yield engine
-        task.cancel()
-        await runner.close()
-
-
-def _admission(handle: int, ids: tuple[int, ...], num_tokens: int) -> Admission:
-    return Admission(
-        stream_id=1,
-        handle=handle,
-        identity=Identity(bytes(16), f"r{handle}", 0),
-        attempt=Attempt(1, 1),
-        ids=ids,
-        num_prompt_tokens=len(ids),
-        max_output_tokens=num_tokens,
-        sampling=SamplingSpec(temperature=0.0),
-    )
 
 
 def _prompt(number: int) -> tuple[int, ...]:
@@ -271,10 +198,6 @@ def _text_request() -> gateway_pb2.GenerateRequest:
     request = gateway_pb2.GenerateRequest(text=TEXT, max_tokens=1)
     request.sampling.temperature = 0
     return request
-
-
-def _now_us() -> int:
-    return time.monotonic_ns() // 1000
 
 
 if __name__ == "__main__":
