@@ -44,7 +44,7 @@ MaxTokens = Annotated[int | None, typer.Option(min=1, help="Output tokens at mos
 Temperature = Annotated[float | None, typer.Option(help="0 is greedy.")]
 Seed = Annotated[int | None, typer.Option(min=0, max=2**64 - 1, help="Of the draw.")]
 System = Annotated[str | None, typer.Option(help="Instructions in front of the conversation.")]
-Timeout = Annotated[float, typer.Option(help="Seconds for everything.")]
+Timeout = Annotated[float, typer.Option(help="Seconds for each call.")]
 
 
 @app.command()

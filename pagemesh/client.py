@@ -80,7 +80,7 @@ class Client:
 
     def stream(self, request: gateway_pb2.GenerateRequest, *, timeout_s: float | None = None) -> EventStream:
         """Streams a request of the wire's own type, with the same retries and resumes."""
-        deadline_s = time.monotonic() + (timeout_s or self._timeout_s)
+        deadline_s = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         cursor = StreamCursor(with_request_id(request))
         retries = RetryState(self._policy, self._budget, random.random)
         while not cursor.is_complete:

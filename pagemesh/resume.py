@@ -29,14 +29,6 @@ class StreamCursor:
         self._is_complete = False
 
     @property
-    def request_id(self) -> str:
-        return self._request.request_id
-
-    @property
-    def client_attempt(self) -> int:
-        return self._request.client_attempt
-
-    @property
     def is_complete(self) -> bool:
         return self._is_complete
 
@@ -98,7 +90,7 @@ class StreamCursor:
         if self._started is None:
             self._started = started_of(response.seq_id, message)
             return self._started
-        return Resumed(response.seq_id, address, self.client_attempt, message.trace_id)
+        return Resumed(response.seq_id, address, self._request.client_attempt, message.trace_id)
 
     def _accept_token(self, chunk: TokenChunk) -> TokenChunk:
         self._grow(chunk.choice + 1)

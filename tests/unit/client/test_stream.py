@@ -229,6 +229,12 @@ def test_a_deadline_holds_over_all_attempts(gateway):
     assert time.monotonic() - begin_s < 1.0
 
 
+def test_no_time_is_not_all_the_time(gateway):
+    with Client(gateway.address, retry_policy=FAST) as client, pytest.raises(PagemeshError) as caught:
+        list(client.generate("hi", timeout_s=0))
+    assert caught.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
 def test_a_gateway_that_nobody_runs_is_passed_over(gateways):
     _, second = gateways
     second.scripts = [play(*WHOLE)]
