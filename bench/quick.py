@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from bench.load.environment import environment
-from bench.load.local_mesh import local_mesh
+from bench.load.local_mesh import MeshStartError, local_mesh
 from bench.load.run import Run, measure
 from bench.load.spec import ClosedLoop, LoadSpec
 from bench.load.summary import Summary
@@ -32,9 +32,12 @@ STAGES = (Stage(1, 2, 12.0), Stage(16, 16, 16.0))
 
 
 def main() -> None:
-    with local_mesh() as mesh:
-        runs = [_measure(mesh.target, stage, seed) for seed, stage in enumerate(STAGES)]
-        log = list(mesh.lines)
+    try:
+        with local_mesh() as mesh:
+            runs = [_measure(mesh.target, stage, seed) for seed, stage in enumerate(STAGES)]
+            log = list(mesh.lines)
+    except MeshStartError as error:
+        sys.exit(str(error))
     print_table(runs, Console(stderr=True))
     print(json.dumps({"commit": environment().commit, **figures(runs)}))
     if any(run.summary.num_failed for run in runs):

@@ -124,8 +124,8 @@ def lines(cost: CacheCost) -> list[str]:
     return table(
         ("cost of the prefix cache at 0% hits", "figure", "", "bar"),
         [
-            ("tokens per second lost", loss, rates, "< 1%"),
-            ("its own work", f"{cost.own_share:.2%}", own, "< 1%"),
+            ("tokens per second lost", loss, rates, f"< {BAR_SHARE:.0%}"),
+            ("its own work", f"{cost.own_share:.2%}", own, f"< {BAR_SHARE:.0%}"),
             ("tokens found", str(cost.num_hits), "", "0"),
         ],
     )

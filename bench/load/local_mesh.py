@@ -24,8 +24,8 @@ _KEPT_LINES = 20
 _MAIN = "from pagemesh.cli import main; main()"
 
 
-class MeshError(Exception):
-    """The mesh did not start. Its last lines."""
+class MeshStartError(Exception):
+    """The mesh did not start, or does not answer. Its last lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def local_mesh(
     checkout: Path = ROOT, *, settings: Mapping[str, str] | None = None, flags: Sequence[str] = ()
 ) -> Iterator[LocalMesh]:
     """One engine with all cores; every setting has its default but for `settings`
-    (environment variables such as PAGEMESH_ENGINE_DTYPE) and `flags` of `pagemesh up`. Raises MeshError."""
+    (environment variables such as PAGEMESH_ENGINE_DTYPE) and `flags` of `pagemesh up`. Raises MeshStartError."""
     port = _base_port()
     command = [sys.executable, "-c", _MAIN, "up", "--engines=1", f"--base-port={port}", *flags]
     paths = [str(checkout), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -81,7 +81,7 @@ def _await_ready(process: "subprocess.Popen[str]", lines: deque[str]) -> None:
     deadline_s = time.monotonic() + START_S
     while not is_ready.wait(0.1):
         if process.poll() is not None or time.monotonic() > deadline_s:
-            raise MeshError("the mesh did not start:\n" + "\n".join(lines))
+            raise MeshStartError("the mesh did not start:\n" + "\n".join(lines))
 
 
 def _await_answer(gateway: str) -> None:
@@ -94,7 +94,7 @@ def _await_answer(gateway: str) -> None:
                 return
             except PagemeshError as error:
                 if not error.is_retryable or time.monotonic() > deadline_s:
-                    raise MeshError(f"the mesh does not answer: {error}") from error
+                    raise MeshStartError(f"the mesh does not answer: {error}") from error
                 time.sleep(0.1)
 
 

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from bench.load.environment import environment
-from bench.load.local_mesh import MeshError
+from bench.load.local_mesh import MeshStartError
 from bench.load.run import Run
 from bench.versions.checkout import UnknownVersionError
 from bench.versions.comparison import compare
@@ -38,7 +38,7 @@ def versions(
     console = Console()
     try:
         measured = measure_versions(config, _tell)
-    except (UnknownVersionError, MeshError, FailedRequestsError) as error:
+    except (UnknownVersionError, MeshStartError, FailedRequestsError) as error:
         print(f"bench.versions: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
     rows = compare(measured)

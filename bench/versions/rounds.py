@@ -36,7 +36,7 @@ class Rounds:
 
 
 def measure_versions(config: BenchmarkConfig, on_run: OnRun = lambda number, run: None) -> Rounds:
-    """Raises UnknownVersionError, MeshError, FailedRequestsError."""
+    """Raises UnknownVersionError, MeshStartError, FailedRequestsError."""
     with ExitStack() as stack:
         versions = (config.baseline_version, config.target_version)
         checkouts = [stack.enter_context(checked_out(version)) for version in versions]

@@ -157,9 +157,7 @@ def _compare(console: Console, disturbed: Answer, undisturbed: Answer) -> None:
 
 
 def _show_spans(console: Console, receiver: SpanReceiver, trace_id: str) -> None:
-    spans = receiver.wait_for(
-        trace_id, lambda spans: services_of(spans) >= SERVICES and len(roots_of(spans)) == 1
-    )
+    spans = receiver.wait_for(trace_id, _is_whole)
     console.print(draw(spans))
     missing = SERVICES - services_of(spans)
     if missing:

@@ -13,9 +13,6 @@ from services.engine.kernels.norm import add_norm_kernel
 from services.engine.model.operators import PlainOperators
 from services.engine.model.weights import Linear
 
-IS_INTERPRETED = not isinstance(gate_kernel, triton.JITFunction)
-"""Kernels run on the CPU, for tests."""
-
 _TILE_M = 64
 _TILE_K = 64
 _FEW_OUTPUTS = 16_384
