@@ -42,8 +42,8 @@ class LocalMesh:
 def local_mesh(
     checkout: Path = ROOT, *, settings: Mapping[str, str] | None = None, flags: Sequence[str] = ()
 ) -> Iterator[LocalMesh]:
-    """One engine with all cores; every setting has its default but for `settings` (environment variables such as
-    PAGEMESH_ENGINE_DTYPE) and `flags` of `pagemesh up`. Raises MeshStartError."""
+    """One engine with all cores; every setting has its default but for `settings` (environment variables such
+    as PAGEMESH_ENGINE_DTYPE) and `flags` of `pagemesh up`. Raises MeshStartError."""
     port = _base_port()
     command = [sys.executable, "-c", _MAIN, "up", "--engines=1", f"--base-port={port}", *flags]
     paths = [str(checkout), *filter(None, [os.environ.get("PYTHONPATH")])]
