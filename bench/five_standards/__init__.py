@@ -1,1 +1,1 @@
-"""B3: what each of the five standards is worth, from the naive way up: `make five-standards`."""
+"""What each of the five standards is worth, from the naive way up: `make five-standards`."""

@@ -1,4 +1,4 @@
-"""`python -m bench.kv`, or `make kv`: K1, K2, K4 and S5, each with its bar.
+"""`python -m bench.kv`, or `make kv`: utilization, cost of the cache, stall and rhythm, with their bars.
 
 Parts are written to --json as they end; --report prints what is there, --only runs some of them.
 """
@@ -81,11 +81,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", type=names(PARTS), default=tuple(PARTS), help=f"of {', '.join(PARTS)}")
     parser.add_argument("--executor", default="native")
     parser.add_argument("--model", type=_model, default="smollm2")
-    parser.add_argument("--trace", type=int, default=utilization.NUM_REQUESTS, help="requests of K1's trace")
-    parser.add_argument("--pairs", type=int, default=12, help="of K2")
-    parser.add_argument("--requests", type=int, default=64, help="of each half of K2's pairs")
-    parser.add_argument("--arrivals", type=int, default=3, help="of K4's long prompt")
-    parser.add_argument("--duration", type=float, default=15.0, help="seconds of S5 per size of chunks")
+    parser.add_argument("--trace", type=int, default=utilization.NUM_REQUESTS, help="requests of utilization")
+    parser.add_argument("--pairs", type=int, default=12, help="of cache_cost")
+    parser.add_argument("--requests", type=int, default=64, help="of each half of a pair of cache_cost")
+    parser.add_argument("--arrivals", type=int, default=3, help="of stall's long prompt")
+    parser.add_argument("--duration", type=float, default=15.0, help="seconds of rhythm per size of chunks")
     parser.add_argument("--json", type=Path, default=ROOT / "build" / "kv.json", help="what was measured")
     parser.add_argument("--report", action="store_true", help="measure nothing")
     parser.add_argument("--docs", action="store_true", help="write the tables into docs/kv.md")
