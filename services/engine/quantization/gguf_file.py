@@ -3,7 +3,7 @@
 Knows the container and its block formats (github.com/ggml-org/ggml, docs/gguf.md); no model, no kernels.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -33,13 +33,8 @@ _LAYER_NAMES: Mapping[str, str] = MappingProxyType(
 _NAMES: Mapping[str, str] = MappingProxyType(
     {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 )
-_HALF_SPLIT_FAMILIES = ("llama",)
+_PAIRING_FAMILIES = ("llama",)
 """Architectures whose query and key rows GGUF stores with the two dims of a rotated pair side by side."""
-_Q4_0, _Q4_1, _Q8_0 = (
-    gguf.GGMLQuantizationType.Q4_0,
-    gguf.GGMLQuantizationType.Q4_1,
-    gguf.GGMLQuantizationType.Q8_0,
-)
 
 
 class GgufFile:
@@ -63,29 +58,17 @@ class GgufFile:
     def grouped(self, name: str) -> GroupedRows | None:
         """A weight's blocks; None if the file holds it in another format."""
         tensor = self._tensors[name]
-        blocks = tensor.data
-        if tensor.tensor_type == _Q4_0:
-            rows = _read_q4_0(blocks)
-        elif tensor.tensor_type == _Q4_1:
-            rows = _read_q4_1(blocks)
-        elif tensor.tensor_type == _Q8_0:
-            rows = _read_q8_0(blocks)
-        else:
+        read = _READERS.get(tensor.tensor_type)
+        if read is None:
             return None
+        rows = read(tensor.data)
         order = self._row_order(name, len(rows.scales))
         return rows if order is None else rows.rows(order)
-
-    def exact(self, name: str) -> torch.Tensor:
-        """Float32, whatever the format."""
-        tensor = self._tensors[name]
-        values = torch.from_numpy(gguf.dequantize(tensor.data, tensor.tensor_type).copy())
-        order = self._row_order(name, len(values))
-        return values if order is None else values[order]
 
     def _row_order(self, name: str, num_rows: int) -> torch.Tensor | None:
         """Takes rotated pairs apart again: a head's rows (0, half, 1, half + 1 …) → (0, 1 …, half …)."""
         kind = name.rsplit(".", 2)[-2]
-        if self._architecture not in _HALF_SPLIT_FAMILIES or kind not in {"q_proj", "k_proj"}:
+        if self._architecture not in _PAIRING_FAMILIES or kind not in {"q_proj", "k_proj"}:
             return None
         num_heads = self._num_heads if kind == "q_proj" else self._num_kv_heads
         rows = torch.arange(num_rows).view(num_heads, -1, 2)
@@ -137,3 +120,12 @@ def _nibbles(packed: np.ndarray) -> torch.Tensor:
     """The low halves of a block's 16 bytes are its first 16 codes, the high ones the others."""
     both = np.concatenate((packed & 15, packed >> 4), axis=2)
     return torch.from_numpy(both.reshape(len(packed), -1))
+
+
+_READERS: Mapping[gguf.GGMLQuantizationType, Callable[[np.ndarray], GroupedRows]] = MappingProxyType(
+    {
+        gguf.GGMLQuantizationType.Q4_0: _read_q4_0,
+        gguf.GGMLQuantizationType.Q4_1: _read_q4_1,
+        gguf.GGMLQuantizationType.Q8_0: _read_q8_0,
+    }
+)

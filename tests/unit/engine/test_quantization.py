@@ -127,18 +127,16 @@ def test_gguf_blocks_keep_every_code(tmp_path: Path, kind: str) -> None:
         assert found is not None
         expected = gguf.dequantize(gguf.quantize(weight.numpy(), quantization), quantization)
         assert np.array_equal(found.dequantize().numpy(), expected)
-        assert torch.equal(file.exact(f"model.layers.2.{name}.weight"), torch.from_numpy(expected))
         assert found.bits == (8 if kind == "Q8_0" else 4)
 
 
-def test_other_gguf_formats_are_no_blocks_but_can_be_read(tmp_path: Path) -> None:
+def test_other_gguf_formats_are_no_blocks(tmp_path: Path) -> None:
     weight = torch.randn(HIDDEN, HIDDEN)
     _write_gguf(tmp_path / "model.gguf", {"output.weight": weight}, gguf.GGMLQuantizationType.F16)
     file = GgufFile(tmp_path / "model.gguf")
     assert "lm_head.weight" in file
     assert "model.norm.weight" not in file
     assert file.grouped("lm_head.weight") is None
-    assert torch.equal(file.exact("lm_head.weight"), weight.half().float())
 
 
 def test_a_file_that_is_no_gguf_is_refused_in_one_line(tmp_path: Path) -> None:
