@@ -1,5 +1,6 @@
 """Makes tiny random models of the supported families in Hugging Face layout, with a byte-level tokenizer."""
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,12 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+
+
+def random_ids(count: int, seed: int = 0) -> list[int]:
+    """Plain ids of these models' vocabulary; no control token."""
+    generator = random.Random(seed)
+    return [generator.randrange(3, VOCAB_SIZE) for _ in range(count)]
 
 
 def make_tiny_model(folder: Path, family: str = "llama", *, seed: int = 0, **changes: Any) -> Path:

@@ -1,10 +1,11 @@
 """Engines without a process, at both lags."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.support.engine_driver import EngineDriver, write_script
 
@@ -24,6 +25,15 @@ def make_driver(tmp_path: Path, lag: int) -> MakeDriver:
         return EngineDriver(write_script(tmp_path / "script.json", *parts, **(top or {})), lag=lag, **limits)
 
     return make
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Of torch: tiny products are slower on several."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

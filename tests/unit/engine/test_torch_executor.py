@@ -1,7 +1,5 @@
 """The torch executor against transformers, on tiny models of every family, however the work is cut up."""
 
-import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ from services.contract.model_folder import ModelFolderError, open_model_folder
 from services.engine.executors.torch_executor import TorchExecutor, TorchOptions
 from services.engine.step import NULL_BLOCK, PLACEHOLDER, Row, SamplingSpec, SequenceSpec
 from tests.support.executor_driver import GREEDY, ExecutorDriver
-from tests.support.tiny_models import EMBEDDING_SIZE, VOCAB_SIZE, make_tiny_model
+from tests.support.tiny_models import EMBEDDING_SIZE, VOCAB_SIZE, make_tiny_model, random_ids
 from tests.support.transformers_oracle import TransformersOracle
 
 LLAMA3_ROPE = {
@@ -36,12 +34,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 ALL_LOGPROBS = SamplingSpec(temperature=0.0, logprobs=VOCAB_SIZE)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -71,11 +64,6 @@ def make_executor(folder: Path, **options: Any) -> TorchExecutor:
 
 def make_driver(folder: Path, seed: int = 0, **options: Any) -> ExecutorDriver:
     return ExecutorDriver(make_executor(folder, **options), seed=seed)
-
-
-def random_ids(count: int, seed: int = 0) -> list[int]:
-    generator = random.Random(seed)
-    return [generator.randrange(3, VOCAB_SIZE) for _ in range(count)]
 
 
 def test_logprobs_equal_transformers_at_every_position(folder: Path) -> None:

@@ -1,7 +1,6 @@
 """What the torch executor does on a GPU, on a CPU: kernels interpreted, a stand-in for recorded graphs."""
 
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from services.engine.executors.torch_executor import TorchExecutor, TorchOptions
 from services.engine.sampling.device_sampler import DeviceSampler
 from services.engine.step import SamplingSpec
 from tests.support.executor_driver import GREEDY, Driven, ExecutorDriver
-from tests.support.tiny_models import VOCAB_SIZE, make_tiny_model
+from tests.support.tiny_models import VOCAB_SIZE, make_tiny_model, random_ids
 from tests.support.transformers_oracle import TransformersOracle
 
 ALL_LOGPROBS = SamplingSpec(temperature=0.0, logprobs=VOCAB_SIZE)
@@ -32,12 +31,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +68,6 @@ def make_driver(
     executor = TorchExecutor(open_model_folder(folder), chosen, record)
     executor.load()
     return ExecutorDriver(executor, num_blocks=64, seed=seed)
-
-
-def random_ids(count: int, seed: int = 0) -> list[int]:
-    generator = random.Random(seed)
-    return [generator.randrange(3, VOCAB_SIZE) for _ in range(count)]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
