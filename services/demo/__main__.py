@@ -59,7 +59,7 @@ def main() -> int:
 
 def _run(console: Console, receiver: SpanReceiver, model: str) -> None:
     specs = _specs(model, receiver.address)
-    supervisor = Supervisor(specs, lambda name, line: None, thread_share(NUM_ENGINES))
+    supervisor = Supervisor(specs, lambda name, line: None)
     begin_s = time.monotonic()
     try:
         supervisor.start()
@@ -184,7 +184,7 @@ def _specs(model: str, otlp_endpoint: str) -> list[ProcessSpec]:
         overrides={
             "*": {"otlp_endpoint": otlp_endpoint, "drain_s": DRAIN_S},
             "tokenizer": {"model": model},
-            "engine": {"model": model},
+            "engine": {"model": model, **thread_share(NUM_ENGINES)},
         },
     )
     return plan(shape, free_ports(10))

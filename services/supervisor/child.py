@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 MAX_LINES = 20_000
 
-_READY = re.compile(r"(?:^|\s)READY \S+ (\S+)$")
+_READY = re.compile(r"(?:^|\s)READY \S+ \S+$")
 
 OnLine = Callable[[str, str], None]
 """Takes a process name and one line of its log; called from the child's reader thread."""

@@ -2,12 +2,14 @@
 
 import os
 
+BY_CALLER = "PAGEMESH_ENGINE_NUM_THREADS"
 
-def thread_share(num_engines: int) -> dict[str, str]:
-    """Environment that gives each engine its part, unless the caller has divided the cores.
+
+def thread_share(num_engines: int) -> dict[str, object]:
+    """Settings that give each engine its part; none for a single one, or where the caller has divided them.
 
     Two engines with a thread per core each wait for each other at every barrier: many times slower.
     """
-    if "OMP_NUM_THREADS" in os.environ:
+    if num_engines < 2 or BY_CALLER in os.environ:
         return {}
-    return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // max(1, num_engines)))}
+    return {"num_threads": max(1, len(os.sched_getaffinity(0)) // num_engines)}

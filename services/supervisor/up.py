@@ -38,9 +38,7 @@ def up(options: UpOptions) -> int:
         console.write("supervisor", str(error))
         return 1
     shape = _shape(options, str(folder.resolve()))
-    supervisor = Supervisor(
-        plan(shape, documented_ports(shape, options.base_port)), console.write, thread_share(options.engines)
-    )
+    supervisor = Supervisor(plan(shape, documented_ports(shape, options.base_port)), console.write)
     code = _run(supervisor, console, signals)
     killed = supervisor.stop(options.drain_s, lambda: signals.count > 1)
     console.write("supervisor", f"stopped{'; killed ' + ', '.join(killed) if killed else ''}")
@@ -73,7 +71,11 @@ def _shape(options: UpOptions, model: str) -> MeshShape:
                 "otlp_endpoint": options.otlp_endpoint,
             },
             "tokenizer": {"model": model},
-            "engine": {"model": model, "executor": options.executor},
+            "engine": {
+                "model": model,
+                "executor": options.executor,
+                **thread_share(options.engines),
+            },
         },
     )
 
