@@ -2,8 +2,9 @@
 
 import asyncio
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -11,6 +12,7 @@ from tokenizers import Tokenizer
 from pagemesh import AsyncClient, TokenIds
 from pagemesh.events import Answer, Event, TokenChunk, collect
 from pagemesh.request import Options
+from services.gateway.life.request import CRASH_LIMIT
 from tests.support.mesh import Mesh
 
 LENGTHS = (
@@ -50,6 +52,10 @@ class Job:
 
     prompt_ids: tuple[int, ...]
     options: Options
+
+    @property
+    def num_choices(self) -> int:
+        return self.options.get("n", 1)
 
 
 def prompts(model_folder: Path, lengths: Sequence[int] = LENGTHS) -> list[tuple[int, ...]]:
@@ -93,12 +99,16 @@ class Kills:
 async def run_through_kills(
     mesh: Mesh, client: AsyncClient, jobs: Sequence[Job], num_kills: int, seed: int
 ) -> Kills:
-    """Runs all jobs together, round after round, while engines are killed at seeded numbers of tokens."""
+    """Runs all jobs together, round after round, while engines are killed at seeded numbers of tokens.
+
+    A choice that lost two engines without a token between is spared until it has one: the third would end it.
+    """
     dice = random.Random(seed)
     kills = Kills()
     while kills.num_kills < num_kills:
-        progress = Progress()
-        streams = asyncio.gather(*(_run(client, job, {}, progress) for job in jobs))
+        progress = Progress(jobs)
+        runs = (_run(client, job, {}, partial(progress.add, index)) for index, job in enumerate(jobs))
+        streams = asyncio.gather(*runs)
         points = (dice.randrange(1, 8 * NUM_OUTPUT_TOKENS) for _ in range(kills.num_kills, num_kills))
         killer = asyncio.create_task(_kill_on_the_way(mesh, progress, kills, points))
         try:
@@ -111,27 +121,43 @@ async def run_through_kills(
 
 
 class Progress:
-    """Tokens received by all streams of a round."""
+    """Tokens received by all streams of a round, and who of them was hit how often since its last one."""
 
-    def __init__(self) -> None:
+    def __init__(self, jobs: Sequence[Job]) -> None:
         self.num_tokens = 0
         self.is_over = False
         self._moved = asyncio.Event()
+        choices = [(index, choice) for index, job in enumerate(jobs) for choice in range(job.num_choices)]
+        self._num_left = dict.fromkeys(choices, NUM_OUTPUT_TOKENS)
+        self._num_hits = dict.fromkeys(choices, 0)
 
-    def add(self, num_tokens: int) -> None:
-        self.num_tokens += num_tokens
+    def add(self, job: int, event: TokenChunk) -> None:
+        choice = job, event.choice
+        self.num_tokens += len(event.ids)
+        self._num_left[choice] -= len(event.ids)
+        self._num_hits[choice] = 0
+        if not self._num_left[choice]:
+            del self._num_hits[choice]
         self._moved.set()
+
+    def hit(self) -> None:
+        """An engine was killed: perhaps anybody's."""
+        for choice in self._num_hits:
+            self._num_hits[choice] += 1
 
     def end(self) -> None:
         self.is_over = True
         self._moved.set()
 
     async def reach(self, num_tokens: int) -> bool:
-        """True once so many were received, False if the round ended before."""
-        while self.num_tokens < num_tokens and not self.is_over:
+        """True once so many were received and nobody has to be spared, False if the round ended before."""
+        while not self.is_over and (self.num_tokens < num_tokens or self._is_anybody_spared()):
             self._moved.clear()
             await self._moved.wait()
         return not self.is_over
+
+    def _is_anybody_spared(self) -> bool:
+        return max(self._num_hits.values(), default=0) >= CRASH_LIMIT - 1
 
 
 async def _kill_on_the_way(
@@ -144,17 +170,20 @@ async def _kill_on_the_way(
             return
         victim = engines[kills.num_kills % len(engines)]
         mesh.kill(victim)
+        progress.hit()
         kills.num_kills += 1
         mesh.start_again(victim)
         await asyncio.to_thread(mesh.wait_ready, victim)
 
 
-async def _run(client: AsyncClient, job: Job, more: dict[str, object], progress: Progress | None) -> Answer:
+async def _run(
+    client: AsyncClient, job: Job, more: dict[str, object], note: Callable[[TokenChunk], None] | None
+) -> Answer:
     events: list[Event] = []
     options = Options(**{**job.options, **more})  # type: ignore[typeddict-item]
     async for event in client.generate(TokenIds(job.prompt_ids), timeout_s=TIMEOUT_S, **options):
         assert event.seq_id == len(events), (event.seq_id, len(events))
         events.append(event)
-        if progress is not None and isinstance(event, TokenChunk):
-            progress.add(len(event.ids))
+        if note is not None and isinstance(event, TokenChunk):
+            note(event)
     return collect(events)
