@@ -90,7 +90,10 @@ class AttentionBackend(Protocol):
     def attend(
         self, layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> torch.Tensor:
-        """Stores keys and values, attends; see LayerAttention."""
+        """Stores keys and values, attends.
+
+        Takes [tokens, heads, head_size] each, of the shape's dtype; gives [tokens, query heads * head_size].
+        """
 
     def poison(self, block_ids: Sequence[int]) -> None:
         """Fills blocks with NaN."""

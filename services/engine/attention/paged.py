@@ -122,7 +122,7 @@ class PagedAttention:
     def attend(
         self, layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> torch.Tensor:
-        """See LayerAttention."""
+        """See AttentionBackend."""
         raise NotImplementedError
 
     def _store(

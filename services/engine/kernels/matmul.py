@@ -22,7 +22,10 @@ def matmul_kernel(
     TILE_N: tl.constexpr,
     TILE_K: tl.constexpr,
 ):
-    """out [rows, outputs] = input [rows, inputs] x weight [outputs, inputs]^T + bias."""
+    """Grid (tiles of rows * tiles of outputs), rows first; sums are float32, weight and out have no gaps.
+
+    out [rows, outputs] = input [rows, inputs] x weight [outputs, inputs]^T + bias.
+    """
     # Programs beside each other share weights.
     num_tiles = tl.cdiv(num_rows, TILE_M)
     rows = tl.program_id(0) % num_tiles * TILE_M + tl.arange(0, TILE_M)

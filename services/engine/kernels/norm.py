@@ -15,7 +15,10 @@ def add_norm_kernel(
     HAS_DELTA: tl.constexpr,
     PAD: tl.constexpr,
 ):
-    """residual [rows, size] float32 += delta; out = residual / rms(residual) * weight in out's type."""
+    """Grid (rows): residual [rows, size] float32 += delta; out = residual / rms(residual) * weight.
+
+    Computes in float32, stores in out's type.
+    """
     row = tl.program_id(0).to(tl.int64) * size
     lanes = tl.arange(0, PAD)
     is_real = lanes < size

@@ -1,5 +1,11 @@
 """What `make kv` computes without a model."""
 
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from bench.kv import stall
 from bench.kv.contiguous import SlotRanges
 from bench.kv.trace import MAX_OUTPUT, make_trace
 from bench.kv.utilization import BAR_RATIO, BAR_SHARE, measure
@@ -33,3 +39,18 @@ def test_paging_uses_the_memory_that_contiguous_ranges_leave_empty() -> None:
     assert longest.share_of_pool < asked.share_of_pool < exact.share_of_pool < paged.share_of_pool
     assert paged.num_sequences > 0.9 * BAR_RATIO * longest.num_sequences
     assert paged.preemptions == 0
+
+
+class FailingClient:
+    """Its streams break before their first token."""
+
+    async def generate(self, prompt: object, **options: object) -> AsyncIterator[object]:
+        await asyncio.sleep(0)
+        raise ConnectionError("gone")
+        yield
+
+
+async def test_a_stream_that_fails_ends_the_wait_for_the_others() -> None:
+    with pytest.raises(ExceptionGroup) as caught:
+        await asyncio.wait_for(stall._arrival(FailingClient(), 0), 5)
+    assert {str(error) for error in caught.value.exceptions} == {"gone"}
