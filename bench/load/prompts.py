@@ -89,7 +89,7 @@ def _recorded(file: Path, max_tokens: int) -> Iterator[Conversation]:
 
 
 def _conversation(index: int, row: dict[str, Any], max_tokens: int) -> Conversation:
-    turns = tuple(row["turns"]) if "turns" in row else (str(row["prompt"]),)
+    turns = tuple(map(str, row["turns"])) if "turns" in row else (str(row["prompt"]),)
     return Conversation(index, turns, int(row.get("max_tokens", max_tokens)), float(row.get("at_s", 0)))
 
 
@@ -100,4 +100,9 @@ def _row(file: Path, number: int, line: str) -> dict[str, Any]:
         raise SpecError(f"{file}:{number}: {error}") from error
     if not isinstance(row, dict) or not ({"prompt", "turns"} & row.keys()):
         raise SpecError(f"{file}:{number}: a request has a prompt or turns")
+    if not isinstance(row.get("turns", []), list):
+        raise SpecError(f"{file}:{number}: turns is no list of texts")
+    for name in ("at_s", "max_tokens"):
+        if not isinstance(row.get(name, 0), int | float):
+            raise SpecError(f"{file}:{number}: {name} is no number")
     return row

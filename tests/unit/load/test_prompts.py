@@ -67,7 +67,13 @@ def test_a_recorded_file_is_read_in_the_order_of_its_times(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("", "has no requests"), ('{"at_s": 1}', ":1: a request has a prompt"), ("{", ":1: ")],
+    [
+        ("", "has no requests"),
+        ('{"at_s": 1}', ":1: a request has a prompt"),
+        ("{", ":1: "),
+        ('{"turns": "one text"}', ":1: turns is no list"),
+        ('{"prompt": "a", "at_s": "soon"}', ":1: at_s is no number"),
+    ],
 )
 def test_a_bad_file_is_refused_by_line(tmp_path, text, message):
     file = tmp_path / "recorded.jsonl"
