@@ -48,7 +48,10 @@ def _rows(told: argparse.Namespace, plan: Plan) -> list[tuple[str, ...]]:
     rows = []
     for shape in told.shapes:
         kept_for = {"shape": shape, "rounds": plan.num_rounds, "duration_s": plan.duration_s}
-        store = Store(told.json.with_suffix(f".{shape}.json"), kept_for)
+        file = told.json.with_suffix(f".{shape}.json")
+        if told.fresh:
+            file.unlink(missing_ok=True)
+        store = Store(file, kept_for)
         if not told.report:
             _measure(shape, peers, plan, store)
         rows += lines_of(shape, Results(store.measurements), plan.streams)
@@ -92,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--duration", type=float, default=15.0)
     parser.add_argument("--streams", type=numbers, default=(1, 16, 32))
     parser.add_argument("--json", type=Path, default=BUILD / "sizes.json")
+    parser.add_argument("--fresh", action="store_true", help="forget what was measured")
     parser.add_argument("--report", action="store_true", help="measure nothing")
     parser.add_argument("--docs", action="store_true", help="write the table into docs/comparison.md")
     return parser
