@@ -14,23 +14,12 @@ from services.engine.native.build import find_library
 from services.engine.native.library import KernelPath, Library
 from services.engine.step import LogitsSource
 from tests.support.executor_driver import Driven, ExecutorDriver
-from tests.support.tiny_models import make_tiny_model
+from tests.support.tiny_models import VARIANTS, make_tiny_model
 
 Logits = npt.NDArray[np.float32]
 
-LLAMA3_ROPE = {
-    "rope_type": "llama3",
-    "rope_theta": 10_000.0,
-    "factor": 4.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("llama", {}),
-    "llama3 rope": ("llama", {"rope_parameters": LLAMA3_ROPE}),
-    "linear rope": ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}}),
-    "llama biases": ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),
+    **VARIANTS,
     "heads of 64, three to a key": ("llama", {"head_dim": 64}),
     "heads of 80, one to a key": ("llama", {"head_dim": 80, "num_key_value_heads": 6}),
     "heads of 96, six to a key": ("llama", {"head_dim": 96, "num_attention_heads": 12}),
@@ -39,10 +28,6 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         {"head_dim": 128, "num_attention_heads": 24, "num_key_value_heads": 1},
     ),
     "odd sizes": ("llama", {"hidden_size": 42, "intermediate_size": 77, "vocab_size": 265}),
-    "mistral": ("mistral", {}),
-    "mistral window": ("mistral", {"sliding_window": 20}),
-    "qwen2": ("qwen2", {}),
-    "qwen3": ("qwen3", {}),
 }
 
 

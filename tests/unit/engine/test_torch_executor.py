@@ -10,27 +10,9 @@ from services.contract.model_folder import ModelFolderError, open_model_folder
 from services.engine.executors.torch_executor import TorchExecutor, TorchOptions
 from services.engine.step import NULL_BLOCK, PLACEHOLDER, Row, SamplingSpec, SequenceSpec
 from tests.support.executor_driver import GREEDY, ExecutorDriver
-from tests.support.tiny_models import EMBEDDING_SIZE, VOCAB_SIZE, make_tiny_model, random_ids
+from tests.support.tiny_models import EMBEDDING_SIZE, VARIANTS, VOCAB_SIZE, make_tiny_model, random_ids
 from tests.support.transformers_oracle import TransformersOracle
 
-LLAMA3_ROPE = {
-    "rope_type": "llama3",
-    "rope_theta": 10_000.0,
-    "factor": 4.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
-MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("llama", {}),
-    "llama3 rope": ("llama", {"rope_parameters": LLAMA3_ROPE}),
-    "linear rope": ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}}),
-    "llama biases": ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),
-    "mistral": ("mistral", {}),
-    "mistral window": ("mistral", {"sliding_window": 20}),
-    "qwen2": ("qwen2", {}),
-    "qwen3": ("qwen3", {}),
-}
 ALL_LOGPROBS = SamplingSpec(temperature=0.0, logprobs=VOCAB_SIZE)
 
 
@@ -42,11 +24,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     base = tmp_path_factory.mktemp("models")
     return {
         name: make_tiny_model(base / name.replace(" ", "-"), family, **changes)
-        for name, (family, changes) in MODELS.items()
+        for name, (family, changes) in VARIANTS.items()
     }
 
 
-@pytest.fixture(scope="module", params=list(MODELS))
+@pytest.fixture(scope="module", params=list(VARIANTS))
 def folder(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Path:
     return folders[request.param]
 
