@@ -64,11 +64,15 @@ int32_t pagemesh_apply(const Linear* linear, int32_t path, const float* rows, in
     store_rows(input, rows, num_rows, linear->in_size);
     if (kernels.prepare != nullptr) kernels.prepare(input, 0, num_rows);
     const int64_t num_blocks = ceil_div(num_rows, kTileRows), stride = linear->num_panels * kPanelColumns;
-    std::vector<float> sums(num_blocks * kTileRows * kPanelColumns);
+    std::vector<float> waiting(num_blocks * kTileRows * kPanelColumns);
     for (int64_t panel = 0; panel < linear->num_panels; ++panel) {
-      kernels.multiply({linear, &input, panel, 0, num_blocks, nullptr, sums.data()});
-      for (int64_t row = 0; row < num_rows; ++row)
-        std::copy_n(sums.data() + row * kPanelColumns, kPanelColumns, out + row * stride + panel * kPanelColumns);
+      const FinishBlock finish = [&](int64_t row_block, const float* sums) {
+        const int64_t first_row = row_block * kTileRows, count = std::min(kTileRows, num_rows - first_row);
+        for (int64_t row = 0; row < count; ++row)
+          std::copy_n(sums + row * kPanelColumns, kPanelColumns,
+                      out + (first_row + row) * stride + panel * kPanelColumns);
+      };
+      kernels.multiply({linear, &input, panel, 0, num_blocks, nullptr, waiting.data(), &finish});
     }
   });
 }

@@ -45,10 +45,12 @@ struct LayerAttention {
 // A thread's working memory.
 struct AttentionScratch {
   static constexpr int64_t kPieceBlocks = 64;
+  static constexpr int64_t kScoreStride = kPieceBlocks * kBlockTokens + 16;   // a line more than a page, so that
+  static constexpr int64_t kWeightStride = kPieceBlocks * kBlockTokens + 32;  // queries meet in no set of L1
   explicit AttentionScratch(int64_t head_size)
-      : scores(kPieceBlocks * 256 * 4), weights(kPieceBlocks * 256 * 2), sums(kTileRows * head_size * 4) {}
-  Buffer scores;   // [block][16 queries][16 tokens] fp32
-  Buffer weights;  // the same in bf16
+      : scores(kTileRows * kScoreStride * 4), weights(kTileRows * kWeightStride * 2), sums(kTileRows * head_size * 4) {}
+  Buffer scores;   // [16 queries][kScoreStride] fp32
+  Buffer weights;  // [16 queries][kWeightStride] bf16
   Buffer sums;     // [16 queries][head_size] fp32
 
   // Of an INT8 cache: which sequence and head is turned into bf16 here, and which of its blocks already are.

@@ -6,7 +6,8 @@
 namespace pagemesh {
 namespace {
 
-constexpr int64_t kSumStride = kLanes * sizeof(float);
+constexpr int64_t kScoreStride = AttentionScratch::kScoreStride * sizeof(float);
+constexpr int64_t kWeightStride = AttentionScratch::kWeightStride * 2;
 
 // Tiles 0 and 1 are sums, 2 queries, 3 keys, 4 weights (16 tokens), 5 values (8 pairs of tokens); few are in use at a
 // time, as in gemm_amx.cpp.
@@ -47,8 +48,8 @@ struct AmxProducts {
         add_keys<0>(keys[block], line);
         if (is_pair) add_keys<1>(keys[block + 1], line);
       }
-      amx::store<0>(scores + block * 256, kSumStride);
-      if (is_pair) amx::store<1>(scores + block * 256 + 256, kSumStride);
+      amx::store<0>(scores + block * kBlockTokens, kScoreStride);
+      if (is_pair) amx::store<1>(scores + (block + 1) * kBlockTokens, kScoreStride);
     }
   }
 
@@ -60,7 +61,7 @@ struct AmxProducts {
       amx::load<0>(sums + dim, stride);
       if (is_pair) amx::load<1>(sums + dim + 16, stride);
       for (int64_t block = 0; block < num_blocks; ++block) {
-        amx::load<4>(weights + block * 256, kBlockTokens * 2);
+        amx::load<4>(weights + block * kBlockTokens, kWeightStride);
         add_dims<0>(values[block], head_size, dim);
         if (is_pair) add_dims<1>(values[block], head_size, dim + 16);
       }

@@ -17,7 +17,7 @@ struct VectorProducts {
         for (int64_t line = 0; line < lines; ++line)
           sum = Dot::add(sum, _mm512_set1_epi32(queries[row * lines + line]),
                          _mm512_loadu_si512(keys[block] + line * 32));
-        _mm512_storeu_ps(scores + block * 256 + row * kLanes, sum);
+        _mm512_storeu_ps(scores + row * AttentionScratch::kScoreStride + block * kBlockTokens, sum);
       }
   }
 
@@ -27,7 +27,8 @@ struct VectorProducts {
       for (int64_t dim = 0; dim < head_size; dim += kLanes) {
         __m512 sum = _mm512_loadu_ps(sums + row * head_size + dim);
         for (int64_t block = 0; block < num_blocks; ++block) {
-          const auto* pairs = reinterpret_cast<const int32_t*>(weights + block * 256 + row * kLanes);
+          const auto* pairs = reinterpret_cast<const int32_t*>(weights + row * AttentionScratch::kWeightStride) +
+                                block * (kBlockTokens / 2);
           for (int64_t pair = 0; pair < kBlockTokens / 2; ++pair)
             sum = Dot::add(sum, _mm512_set1_epi32(pairs[pair]),
                            _mm512_loadu_si512(values[block] + (pair * head_size + dim) * 2));

@@ -1,4 +1,4 @@
-// What becomes of a panel's sums: [num_rows][32] fp32, without the bias.
+// What becomes of the sums of a block of a panel: [num_rows][32] fp32, without the bias.
 #pragma once
 
 #include <immintrin.h>
@@ -13,14 +13,14 @@ namespace pagemesh {
 
 struct PanelSums {
   const float* sums;
-  const float* bias;  // [32]
   int64_t panel, first_row, num_rows;
+  __m512 left_bias, right_bias;
 
   __m512 left(int64_t row) const {
-    return _mm512_add_ps(_mm512_loadu_ps(sums + row * kPanelColumns), _mm512_loadu_ps(bias));
+    return _mm512_add_ps(_mm512_loadu_ps(sums + row * kPanelColumns), left_bias);
   }
   __m512 right(int64_t row) const {
-    return _mm512_add_ps(_mm512_loadu_ps(sums + row * kPanelColumns + kLanes), _mm512_loadu_ps(bias + kLanes));
+    return _mm512_add_ps(_mm512_loadu_ps(sums + row * kPanelColumns + kLanes), right_bias);
   }
 };
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kStepBytes = 2 * kTileBytes;
 constexpr int64_t kMaxStepsPerPass = 12;  // at most: 24 KiB of the panel stay in L1 while rows pass by
-constexpr int64_t kAheadBytes = 8 << 10;
+constexpr int64_t kFewBlocks = 2;  // read the panel from L2 rather than have sums wait
 constexpr int64_t kOutStride = kPanelColumns * sizeof(float);
 
 void configure_tiles() {
@@ -23,18 +23,21 @@ void configure_tiles() {
   amx::configure(config);
 }
 
-// Where the stream of weights goes on behind the panel's end.
-struct Stream {
-  const char *end, *next;
+// Asks for a stretch of weights a few lines a step, so that the loads of this step are not kept waiting. Lines come
+// in pairs, so one of two is enough where there is little else to do.
+class Prefetch {
+ public:
+  Prefetch(const char* begin, const char* end, int64_t num_steps, int64_t stride)
+      : position_(begin), end_(end), bytes_per_step_(round_up(ceil_div(end - begin, num_steps), 64)), stride_(stride) {}
 
-  void prefetch(const char* step) const {
-    const char* ahead = step + kAheadBytes;
-    if (ahead >= end) {
-      if (next == nullptr) return;
-      ahead = next + (ahead - end);
-    }
-    for (int64_t offset = 0; offset < kStepBytes; offset += 64) _mm_prefetch(ahead + offset, _MM_HINT_T0);
+  void step() {
+    const char* end = std::min(position_ + bytes_per_step_, end_);
+    for (; position_ < end; position_ += stride_) _mm_prefetch(position_, _MM_HINT_T2);
   }
+
+ private:
+  const char *position_, *end_;
+  int64_t bytes_per_step_, stride_;
 };
 
 // Adds steps of the panel to 16 rows. `a` and `b` are the first step's tiles.
@@ -42,40 +45,42 @@ struct Stream {
 // Four tiles, not eight: where a neighbour shares the core, the registers behind a tile's name are few, and every
 // tile in use takes one from those that let loads run ahead. Two sums and one tile each of rows and weights give
 // 88% of the peak on a core alone, as 2 x 2 sums do, and twice the speed of 2 x 2 on a shared one.
-template <bool kPrefetch>
-void add_steps(const char* a, const char* b, int64_t num_steps, bool is_first, float* out, const Stream& stream) {
+void add_steps(const char* a, const char* b, int64_t num_steps, bool is_first, float* sums, Prefetch& prefetch) {
   if (is_first) {
     amx::zero<0>(), amx::zero<1>();
   } else {
-    amx::load<0>(out, kOutStride), amx::load<1>(out + kTileRows, kOutStride);
+    amx::load<0>(sums, kOutStride), amx::load<1>(sums + kLanes, kOutStride);
   }
   for (int64_t step = 0; step < num_steps; ++step, a += kTileBytes, b += kStepBytes) {
-    if constexpr (kPrefetch) stream.prefetch(b);
+    prefetch.step();
     amx::load<2>(a, 64);
     amx::load<3>(b, 64);
     amx::multiply_bf16<0, 2, 3>();
     amx::load<3>(b + kTileBytes, 64);
     amx::multiply_bf16<1, 2, 3>();
   }
-  amx::store<0>(out, kOutStride), amx::store<1>(out + kTileRows, kOutStride);
+  amx::store<0>(sums, kOutStride), amx::store<1>(sums + kLanes, kOutStride);
 }
 
 }  // namespace
 
-// Sums wait in `out` between passes, which changes no bit of them.
+// Sums wait in memory between passes, which changes no bit of them. Meanwhile the next panel comes into L2.
 void multiply_bf16_amx(const PanelTask& task) {
   configure_tiles();
   const int64_t num_steps = task.linear->num_k_steps;
-  const int64_t steps_per_pass = ceil_div(num_steps, ceil_div(num_steps, kMaxStepsPerPass));
+  const bool is_few = task.num_row_blocks <= kFewBlocks;
+  const int64_t num_passes = is_few ? 1 : ceil_div(num_steps, kMaxStepsPerPass);
+  const int64_t steps_per_pass = ceil_div(num_steps, num_passes);
   const char* panel = task.linear->panel(task.panel);
-  const Stream stream{panel + task.linear->panel_bytes, task.next};
+  const int64_t next_bytes = task.next == nullptr ? 0 : task.linear->panel_bytes;
+  Prefetch prefetch(task.next, task.next + next_bytes, num_steps * task.num_row_blocks, is_few ? 128 : 64);
   for (int64_t first = 0; first < num_steps; first += steps_per_pass) {
     const int64_t count = std::min(steps_per_pass, num_steps - first);
-    const char* b = panel + first * kStepBytes;
     for (int64_t block = 0; block < task.num_row_blocks; ++block) {
       const char* a = reinterpret_cast<const char*>(task.input->tile(task.first_row_block + block, first));
-      float* out = task.out + block * kTileRows * kPanelColumns;
-      (block == 0 ? add_steps<true> : add_steps<false>)(a, b, count, first == 0, out, stream);
+      float* sums = task.waiting + block * kTileRows * kPanelColumns;
+      add_steps(a, panel + first * kStepBytes, count, first == 0, sums, prefetch);
+      if (first + count == num_steps) (*task.finish)(task.first_row_block + block, sums);
     }
   }
 }

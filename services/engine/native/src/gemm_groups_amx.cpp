@@ -59,9 +59,10 @@ void multiply_few(const PanelTask& task) {
     if (step > 0) add_step<kBlocks>(a, step - 1, tiles[(step - 1) % 2]);
   }
   add_step<kBlocks>(a, linear.num_k_steps - 1, tiles[(linear.num_k_steps - 1) % 2]);
-  amx::store<0>(task.out, kOutStride), amx::store<1>(task.out + kLanes, kOutStride);
-  float* lower = task.out + kTileRows * kPanelColumns;
-  if constexpr (kBlocks == 2) amx::store<2>(lower, kOutStride), amx::store<3>(lower + kLanes, kOutStride);
+  alignas(64) float sums[kBlocks][kTileRows * kPanelColumns];
+  amx::store<0>(sums[0], kOutStride), amx::store<1>(sums[0] + kLanes, kOutStride);
+  if constexpr (kBlocks == 2) amx::store<2>(sums[1], kOutStride), amx::store<3>(sums[1] + kLanes, kOutStride);
+  for (int block = 0; block < kBlocks; ++block) (*task.finish)(task.first_row_block + block, sums[block]);
 }
 
 }  // namespace

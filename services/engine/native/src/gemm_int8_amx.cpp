@@ -47,15 +47,17 @@ void add_steps(const int8_t* a, const char* b, int64_t num_steps, bool is_first,
   amx::store<0>(sums, 64), amx::store<1>(sums + 256, 64), amx::store<2>(sums + 512, 64), amx::store<3>(sums + 768, 64);
 }
 
-void finish_block(const PanelTask& task, int64_t block, const int32_t* sums) {
+void finish_block(const PanelTask& task, int64_t row_block, const int32_t* sums) {
   const float* scales = task.linear->scales.as<float>() + task.panel * kPanelColumns;
-  float* out = task.out + block * kTileRows * kPanelColumns;
+  alignas(64) float finished[kTileRows * kPanelColumns];
+  float* out = finished;
   for (int64_t row = 0; row < kTileRows; ++row, sums += kLanes, out += kPanelColumns) {
-    const float scale = task.input->split_scale((task.first_row_block + block) * kTileRows + row);
+    const float scale = task.input->split_scale(row_block * kTileRows + row);
     _mm512_storeu_ps(out, combine_halves(_mm512_loadu_si512(sums), _mm512_loadu_si512(sums + 512), scale, scales));
     _mm512_storeu_ps(out + kLanes, combine_halves(_mm512_loadu_si512(sums + 256), _mm512_loadu_si512(sums + 768),
                                                   scale, scales + kLanes));
   }
+  (*task.finish)(row_block, finished);
 }
 
 }  // namespace
@@ -74,7 +76,7 @@ void multiply_int8_amx(const PanelTask& task) {
       int32_t* sums = all_sums.data() + block * kSumsPerBlock;
       auto add = block == 0 ? add_steps<true> : add_steps<false>;
       add(a, panel + first * kStepBytes, count, first == 0, sums, stream);
-      if (first + count == num_steps) finish_block(task, block, sums);
+      if (first + count == num_steps) finish_block(task, task.first_row_block + block, sums);
     }
   }
 }

@@ -44,10 +44,11 @@ void multiply_bf16_vector(const PanelTask& task) {
   const char* panel = task.linear->panel(task.panel);
   for (int64_t block = 0; block < task.num_row_blocks; ++block) {
     const uint16_t* a = task.input->tile(task.first_row_block + block, 0);
-    float* out = task.out + block * kTileRows * kPanelColumns;
+    alignas(64) float sums[kTileRows * kPanelColumns];
     for (int64_t row = 0; row < kTileRows; row += kRows)
       multiply_rows<Dot, kRows>(a + row * kTileDepth, task.linear->num_k_steps, panel, task.next,
-                                out + row * kPanelColumns);
+                                sums + row * kPanelColumns);
+    (*task.finish)(task.first_row_block + block, sums);
   }
 }
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "activations.hpp"
@@ -42,14 +43,18 @@ struct Linear {
 // The row of W [out_size, in_size] behind a panel's column; -1 is padding.
 int64_t source_row(const Linear& linear, int64_t panel, int64_t column);
 
+// Takes the sums [16][32] fp32 of one row block, without the bias, while they are in L1.
+using FinishBlock = std::function<void(int64_t row_block, const float* sums)>;
+
 // One panel for consecutive blocks of 16 rows.
 struct PanelTask {
   const Linear* linear;
   const Activations* input;
   int64_t panel;
   int64_t first_row_block, num_row_blocks;
-  const char* next;  // where this thread will read next: prefetched towards the end; may be null
-  float* out;        // [num_row_blocks * 16][32]; without the bias
+  const char* next;  // what this thread will read next is prefetched; may be null
+  float* waiting;    // [num_row_blocks * 16][32]: where sums may wait
+  const FinishBlock* finish;
 };
 
 using PanelKernel = void (*)(const PanelTask&);

@@ -96,7 +96,7 @@ int64_t Model::activation_bytes() const {
   int64_t sum = 0;
   for (const Buffer* buffer : {&residual_, &qkv_, &queries_, &cosines_, &sines_}) sum += buffer->size();
   for (const Activations* activations : {&normed_, &attended_, &gated_, &sampled_}) sum += activations->num_bytes();
-  for (const Scratch& scratch : scratch_) sum += scratch.panel.size() + scratch.attention.num_bytes();
+  for (const Scratch& scratch : scratch_) sum += scratch.waiting.size() + scratch.attention.num_bytes();
   return sum;
 }
 
@@ -131,7 +131,7 @@ void Model::apply(int thread, const Linear& linear, Activations& input, int64_t 
   const int64_t item_rows = round_up(ceil_div(pass_rows, wanted), kItemRows);
   const int64_t items_per_panel = ceil_div(pass_rows, item_rows);
   const int64_t items_per_pass = linear.num_panels * items_per_panel;
-  auto* sums = scratch_[thread].panel.as<float>();
+  auto* waiting = scratch_[thread].waiting.as<float>();
   team_.each(ceil_div(num_rows, pass_rows) * items_per_pass, [&](int64_t item) {
     const int64_t panel = item % items_per_pass / items_per_panel;
     const int64_t pass_begin = item / items_per_pass * pass_rows;
@@ -139,9 +139,14 @@ void Model::apply(int thread, const Linear& linear, Activations& input, int64_t 
     const int64_t count = std::min({item_rows, pass_begin + pass_rows - first_row, num_rows - first_row});
     if (count <= 0) return;  // the last pass is shorter
     const int64_t following = (item + team_.size()) % items_per_pass / items_per_panel;  // a guess, mostly right
+    const float* bias = linear.bias.data() + panel * kPanelColumns;
+    const __m512 left_bias = _mm512_loadu_ps(bias), right_bias = _mm512_loadu_ps(bias + kLanes);
+    const FinishBlock finish_block = [&](int64_t row_block, const float* sums) {
+      const int64_t row = row_block * kTileRows;
+      finish(PanelSums{sums, panel, row, std::min(kTileRows, num_rows - row), left_bias, right_bias});
+    };
     kernels.multiply({&linear, &input, panel, first_row / kTileRows, ceil_div(count, kTileRows),
-                      linear.panel(following), sums});
-    finish(PanelSums{sums, linear.bias.data() + panel * kPanelColumns, panel, first_row, count});
+                      linear.panel(following), waiting, &finish_block});
   });
 }
 

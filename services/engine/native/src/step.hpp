@@ -103,7 +103,7 @@ class Model {
   Buffer residual_, qkv_, queries_, cosines_, sines_;
   Activations normed_, attended_, gated_, sampled_;
   struct Scratch {
-    Buffer panel;  // [rows of a pass][32] fp32
+    Buffer waiting;  // [rows of a pass][32] fp32: sums
     AttentionScratch attention;
   };
   std::vector<Scratch> scratch_;  // of each thread
