@@ -12,10 +12,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.supervisor.ports import free_ports
+from services.supervisor.plan import MeshShape, documented_ports
+from services.supervisor.ports import free_ports, is_free
 
 PAGEMESH = [sys.executable, "-c", "from pagemesh.cli import main; main()"]
 READY_S = 90
+SHAPE = MeshShape()
 
 
 class Up:
@@ -53,8 +55,11 @@ def up() -> Iterator[Up]:
 
 
 def free_base_port() -> int:
-    """A port from which the whole documented pattern is likely to be free."""
-    return free_ports(1)[0]
+    """A port from which the whole documented pattern is free."""
+    while True:
+        (base_port,) = free_ports(1)
+        if all(map(is_free, documented_ports(SHAPE, base_port))):
+            return base_port
 
 
 def child_pids(parent: int) -> dict[str, int]:

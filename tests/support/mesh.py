@@ -19,6 +19,7 @@ from typing import Self
 from pagemesh import AsyncClient, Client
 from pagemesh.health import queue_state
 from services.supervisor.child import Child
+from services.supervisor.cores import thread_share
 from services.supervisor.plan import MeshShape, Overrides, plan
 from services.supervisor.ports import free_ports
 from services.supervisor.supervisor import Supervisor
@@ -59,7 +60,7 @@ class Mesh:
         own: dict[str, dict[str, object]] = {
             "*": {"drain_s": DRAIN_S},
             "tokenizer": {"model": model},
-            "engine": {"model": model, "executor": executor},
+            "engine": {"model": model, "executor": executor, **thread_share(engines)},
         }
         if executor == "scripted":
             own["engine"]["script"] = self._script_path
