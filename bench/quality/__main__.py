@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
+from bench.flags import names
 from bench.generated import write_between
 from bench.quality import report
 from bench.quality.forced import greedy_answers, num_blocks_for, score_forced
@@ -82,7 +83,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="smollm2", help="as the engine takes it (default smollm2)")
     parser.add_argument(
-        "--options", type=_names, default=list(OPTIONS), help=f"of {', '.join(OPTIONS)} (default all)"
+        "--options",
+        type=names(OPTIONS),
+        default=tuple(OPTIONS),
+        help=f"of {', '.join(OPTIONS)} (default all)",
     )
     parser.add_argument("--answer-tokens", type=int, default=80, help="forced ids a window at most")
     parser.add_argument("--greedy-tokens", type=int, default=64, help="greedy ids a window")
@@ -94,14 +98,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print figures as JSON lines")
     parser.add_argument("--docs", action="store_true", help="write the tables into docs/quality.md as well")
     return parser.parse_args(arguments)
-
-
-def _names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
-    unknown = [name for name in names if name not in OPTIONS]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)} unknown; there are {', '.join(OPTIONS)}")
-    return names
 
 
 def _print(results: Sequence[OptionResult], folder: Path, *, is_json: bool, is_documented: bool) -> None:
