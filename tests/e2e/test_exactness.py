@@ -29,6 +29,7 @@ from tests.support.workload import (
     run_alone,
     run_through_kills,
     run_together,
+    scarcity,
     seeded,
 )
 
@@ -41,8 +42,6 @@ CHUNK_LENGTHS = {1: LENGTHS[:16]}
 NUM_KILLS = 20 if IS_FULL else 5
 NUM_SEEDED = 8 if IS_FULL else 2
 PARTINGS_PER_TOKEN = 1 / 500
-RESERVE = 0.1
-PREEMPTED_LENGTH = 600
 BOTH_CORES = {"num_threads": 2}
 """Where only one engine runs."""
 BLOCK = 16
@@ -201,12 +200,9 @@ async def test_chunked(
 async def test_preempted(
     kind: str, jobs: list[Job], oracle: Oracle, reference: dict[str, list[Answer]], ledger: Ledger
 ) -> None:
-    # The pool holds all prompts and the reserve; what the outputs need on top must come from somebody.
-    # A long prompt's reserve would be enough for everybody's output.
-    picked = [index for index, job in enumerate(jobs) if len(job.prompt_ids) <= PREEMPTED_LENGTH]
+    picked, num_blocks = scarcity(jobs, BLOCK)
     jobs = [jobs[index] for index in picked]
-    num_known = sum(-(-len(job.prompt_ids) // BLOCK) for job in jobs)
-    settings = {"engine": {"num_blocks": int(num_known / (1 - RESERVE)) + 3, **BOTH_CORES}}
+    settings = {"engine": {"num_blocks": num_blocks, **BOTH_CORES}}
     async with Mesh(engines=1, executor="torch", settings=settings) as mesh, mesh.async_client() as client:
         answers = await run_together(client, jobs)
     assert sum(answer.receipt.preemptions for answer in answers) > 0

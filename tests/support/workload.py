@@ -43,6 +43,8 @@ LENGTHS = (
 )
 NUM_OUTPUT_TOKENS = 64
 TIMEOUT_S = 1200.0
+RESERVE = 0.1
+"""Share of the pool that admissions leave, by default."""
 PROSE = Path(__file__).parents[2] / "LICENSE"
 
 
@@ -77,6 +79,16 @@ def seeded(prompt_ids: tuple[int, ...], seed: int) -> Job:
         presence_penalty=0.5, frequency_penalty=0.2, seed=seed, n=3, ignore_eos=True,
     )  # fmt: skip
     return Job(prompt_ids, options)
+
+
+def scarcity(jobs: Sequence[Job], block_size: int) -> tuple[list[int], int]:
+    """Indexes of jobs, and blocks that hold their prompts but not all outputs, so that somebody gives way.
+
+    A long prompt's reserve would be enough for everybody's output: those are left out.
+    """
+    picked = [index for index, job in enumerate(jobs) if len(job.prompt_ids) <= 600]
+    num_known = sum(-(-len(jobs[index].prompt_ids) // block_size) for index in picked)
+    return picked, int(num_known / (1 - RESERVE)) + 3
 
 
 async def run_alone(client: AsyncClient, jobs: Sequence[Job], **more: object) -> list[Answer]:
