@@ -135,18 +135,17 @@ def test_contexts_longer_than_a_piece_of_attention(
     folder = make_tiny_model(tmp_path, "mistral", max_position_embeddings=4096, **changes)
     oracle = TorchExecutor(open_model_folder(folder), TorchOptions(attention="reference"))
     oracle.load()
-    executor = make_native(folder, path, num_threads=2)
-    prompt, got = random_ids(2300), []
-    watched, judge = Watched(executor), Watched(oracle)
-    for chunk in (2300, 1000, 333):
+    prompt, got, judge = random_ids(2300), [], Watched(oracle)
+    for num_threads, chunk in ((2, 2300), (3, 1000), (1, 513), (2, 333)):
+        executor = make_native(folder, path, num_threads=num_threads)
+        watched = Watched(executor)
         driven = watched.driver.add(prompt)
         watched.driver.generate([driven], 2, chunk=chunk)
         got.append(watched.logits(driven))
-        watched.driver.finish(driven)
-    executor.unload()
+        executor.unload()
     driven = judge.driver.add(prompt)
     judge.driver.generate([driven], 1, chunk=512)
-    assert (got[0] == got[1]).all() and (got[0] == got[2]).all()
+    assert all((logits == got[0]).all() for logits in got)
     assert rms(got[0][0] - judge.logits(driven)[0]) < 2 * TOLERANCE * rms(judge.logits(driven)[0])
 
 

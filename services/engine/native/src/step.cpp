@@ -12,15 +12,16 @@
 namespace pagemesh {
 namespace {
 
-constexpr int64_t kMaxPassRows = 1024;
-constexpr int64_t kItemRows = 128;       // at least: an item reads its panel from the cache behind L1
-constexpr int64_t kItemsPerThread = 16;  // enough for threads to end together, though one may be twice as fast
-constexpr int64_t kPassBytes = 1 << 20;  // of activations: half of L2, so that every panel finds them there
+constexpr int64_t kMaxChunkRows = 1024;
+constexpr int64_t kMinChunkRows = 256;    // fewer are not worth reading all weights for
+constexpr int64_t kChunkBytes = 1 << 20;  // of activations: half of L2, so that every panel finds them there
 
-// Rows that pass by all panels before the next rows do; a multiple of kItemRows.
-int64_t rows_per_pass(const Linear& linear) {
-  int64_t fitting = kPassBytes / (linear.num_k_steps * kTileDepth * 2) / kItemRows * kItemRows;
-  return std::clamp<int64_t>(fitting, kItemRows, kMaxPassRows);
+// Rows that pass by all panels before the next rows do. Where there are many, every thread has chunks of its own.
+int64_t chunk_rows(const Linear& linear, int64_t num_rows, int64_t num_threads) {
+  const int64_t most = std::clamp(kChunkBytes / (linear.num_k_steps * kTileDepth * 2) / kTileRows * kTileRows,
+                                  kMinChunkRows, kMaxChunkRows);
+  const int64_t of_thread = num_rows >= kMinChunkRows * num_threads ? ceil_div(num_rows, num_threads) : num_rows;
+  return round_up(ceil_div(of_thread, ceil_div(of_thread, most)), kTileRows);
 }
 
 }  // namespace
@@ -32,7 +33,7 @@ Model::Model(Shape shape, KernelPath path, KvFormat kv_format, int num_threads)
       cache_(shape.num_layers, shape.num_kv_heads, shape.head_size, kv_format) {
   weights.layers.resize(shape.num_layers);
   for (int thread = 0; thread < num_threads; ++thread)
-    scratch_.push_back({Buffer(kMaxPassRows * kPanelColumns * sizeof(float)), AttentionScratch(shape.head_size)});
+    scratch_.push_back({Buffer(kMaxChunkRows * kPanelColumns * sizeof(float)), AttentionScratch(shape.head_size)});
 }
 
 void Model::step(const Batch& batch) {
@@ -57,10 +58,12 @@ void Model::plan(const Batch& batch) {
       store_items_.push_back({&span, token, count});
       token += count;
     }
-    for (int64_t head = 0; head < shape_.num_kv_heads; ++head)
-      for (int64_t query = 0; query < span.num_tokens * shape_.group(); query += kTileRows)
-        attention_items_.push_back(
-            {&span, head, query, std::min(kTileRows, span.num_tokens * shape_.group() - query)});
+    for (int64_t token = 0; token < span.num_tokens; token += kMinChunkRows) {
+      const int64_t end = std::min(token + kMinChunkRows, span.num_tokens) * shape_.group();
+      for (int64_t head = 0; head < shape_.num_kv_heads; ++head)
+        for (int64_t query = token * shape_.group(); query < end; query += kTileRows)
+          attention_items_.push_back({&span, head, query, std::min(kTileRows, end - query)});
+    }
   }
 }
 
@@ -101,44 +104,36 @@ int64_t Model::activation_bytes() const {
 }
 
 void Model::run(int thread, const Batch& batch) {
-  embed(batch);
+  embed(thread, batch);
   for (int64_t index = 0; index < shape_.num_layers; ++index) {
     const LayerWeights& layer = weights.layers[index];
     const AddRows add_residual{residual_.as<float>(), shape_.hidden_stride()};
-    normalize_rows(layer.attention_norm, layer.qkv);
+    normalize_rows(thread, layer.attention_norm, layer.qkv);
     apply(thread, layer.qkv, normed_, num_tokens_,
           StoreRows{qkv_.as<float>(), layer.qkv.num_panels * kPanelColumns});
-    store_keys(index);
+    store_keys(thread, index);
     attend(thread, index);
-    prepare_rows(layer.attention_out, attended_);
+    prepare_rows(thread, layer.attention_out, attended_);
     apply(thread, layer.attention_out, attended_, num_tokens_, add_residual);
-    normalize_rows(layer.mlp_norm, layer.gate_up);
+    normalize_rows(thread, layer.mlp_norm, layer.gate_up);
     apply(thread, layer.gate_up, normed_, num_tokens_, GateRows{&gated_});
-    prepare_rows(layer.down, gated_);
+    prepare_rows(thread, layer.down, gated_);
     apply(thread, layer.down, gated_, num_tokens_, add_residual);
   }
-  check(batch);
+  check(thread, batch);
   sample(thread, batch);
 }
 
-// Rows in passes, panels in a pass, rows of a panel: that many items, shared among the threads.
+// Rows in chunks, panels of a chunk: that many items.
 template <class Finish>
 void Model::apply(int thread, const Linear& linear, Activations& input, int64_t num_rows, Finish finish) {
   if (num_rows == 0) return;
   const FormatKernels kernels = kernels_of(linear.format, path_);
-  const int64_t pass_rows = std::min(rows_per_pass(linear), round_up(num_rows, kItemRows));
-  const int64_t wanted = kernels.unpacks_panels ? 1 : ceil_div(kItemsPerThread * team_.size(), linear.num_panels);
-  const int64_t item_rows = round_up(ceil_div(pass_rows, wanted), kItemRows);
-  const int64_t items_per_panel = ceil_div(pass_rows, item_rows);
-  const int64_t items_per_pass = linear.num_panels * items_per_panel;
+  const int64_t num_chunk_rows = chunk_rows(linear, num_rows, kernels.unpacks_panels ? 1 : team_.size());
   auto* waiting = scratch_[thread].waiting.as<float>();
-  team_.each(ceil_div(num_rows, pass_rows) * items_per_pass, [&](int64_t item) {
-    const int64_t panel = item % items_per_pass / items_per_panel;
-    const int64_t pass_begin = item / items_per_pass * pass_rows;
-    const int64_t first_row = pass_begin + item % items_per_panel * item_rows;
-    const int64_t count = std::min({item_rows, pass_begin + pass_rows - first_row, num_rows - first_row});
-    if (count <= 0) return;  // the last pass is shorter
-    const int64_t following = (item + team_.size()) % items_per_pass / items_per_panel;  // a guess, mostly right
+  team_.each(thread, ceil_div(num_rows, num_chunk_rows) * linear.num_panels, [&](int64_t item) {
+    const int64_t panel = item % linear.num_panels, first_row = item / linear.num_panels * num_chunk_rows;
+    const int64_t count = std::min(num_chunk_rows, num_rows - first_row);
     const float* bias = linear.bias.data() + panel * kPanelColumns;
     const __m512 left_bias = _mm512_loadu_ps(bias), right_bias = _mm512_loadu_ps(bias + kLanes);
     const FinishBlock finish_block = [&](int64_t row_block, const float* sums) {
@@ -146,13 +141,13 @@ void Model::apply(int thread, const Linear& linear, Activations& input, int64_t 
       finish(PanelSums{sums, panel, row, std::min(kTileRows, num_rows - row), left_bias, right_bias});
     };
     kernels.multiply({&linear, &input, panel, first_row / kTileRows, ceil_div(count, kTileRows),
-                      linear.panel(following), waiting, &finish_block});
+                      linear.panel((panel + 1) % linear.num_panels), waiting, &finish_block});
   });
 }
 
-void Model::embed(const Batch& batch) {
+void Model::embed(int thread, const Batch& batch) {
   const int64_t size = shape_.hidden_size, stride = shape_.hidden_stride(), half = shape_.head_size / 2;
-  team_.each(static_cast<int64_t>(spans_.size()), [&](int64_t row) {
+  team_.each(thread, static_cast<int64_t>(spans_.size()), [&](int64_t row) {
     const Span& span = spans_[row];
     batch.is_finite[row] = 1;
     for (int64_t index = 0; index < span.num_tokens; ++index) {
@@ -170,10 +165,10 @@ void Model::embed(const Batch& batch) {
   });
 }
 
-void Model::normalize_rows(const std::vector<float>& weight, const Linear& reader) {
+void Model::normalize_rows(int thread, const std::vector<float>& weight, const Linear& reader) {
   const PrepareKernel prepare = kernels_of(reader.format, path_).prepare;
   const int64_t stride = shape_.hidden_stride();
-  team_.each(ceil_div(num_tokens_, kTileRows), [&](int64_t block) {
+  team_.each(thread, ceil_div(num_tokens_, kTileRows), [&](int64_t block) {
     for (int64_t row = block * kTileRows; row < std::min((block + 1) * kTileRows, num_tokens_); ++row) {
       normalize(residual_.as<float>() + row * stride, weight.data(), shape_.hidden_size, stride, shape_.norm_epsilon,
                 [&](int64_t column16, __m512 values) { normed_.store(row, column16, values); });
@@ -183,16 +178,16 @@ void Model::normalize_rows(const std::vector<float>& weight, const Linear& reade
 }
 
 // For formats that read rows in a form of their own.
-void Model::prepare_rows(const Linear& reader, const Activations& rows) {
+void Model::prepare_rows(int thread, const Linear& reader, const Activations& rows) {
   const PrepareKernel prepare = kernels_of(reader.format, path_).prepare;
   if (prepare == nullptr) return;
-  team_.each(ceil_div(num_tokens_, kTileRows), [&](int64_t block) {
+  team_.each(thread, ceil_div(num_tokens_, kTileRows), [&](int64_t block) {
     prepare(rows, block * kTileRows, std::min(kTileRows, num_tokens_ - block * kTileRows));
   });
 }
 
-void Model::store_keys(int64_t layer) {
-  team_.each(static_cast<int64_t>(store_items_.size()), [&](int64_t index) {
+void Model::store_keys(int thread, int64_t layer) {
+  team_.each(thread, static_cast<int64_t>(store_items_.size()), [&](int64_t index) {
     const StoreItem& item = store_items_[index];
     for (int64_t token = item.first; token < item.first + item.count; ++token) store_token(layer, *item.span, token);
   });
@@ -235,15 +230,15 @@ void Model::attend(int thread, int64_t layer) {
                               1.0f / std::sqrt(static_cast<float>(shape_.head_size)),
                               &attended_};
   const AttentionKernel kernel = attention_of(path_);
-  team_.each(static_cast<int64_t>(attention_items_.size()), [&](int64_t item) {
+  team_.each(thread, static_cast<int64_t>(attention_items_.size()), [&](int64_t item) {
     kernel(shared, attention_items_[item], scratch_[thread].attention);
   });
 }
 
 // Marks rows in which any token's hidden state is not finite.
-void Model::check(const Batch& batch) {
+void Model::check(int thread, const Batch& batch) {
   const int64_t stride = shape_.hidden_stride();
-  team_.each(batch.num_rows, [&](int64_t row) {
+  team_.each(thread, batch.num_rows, [&](int64_t row) {
     const float* from = residual_.as<float>() + batch.row_begin[row] * stride;
     const float* end = residual_.as<float>() + batch.row_begin[row + 1] * stride;
     for (; from < end; from += kLanes)
@@ -254,14 +249,14 @@ void Model::check(const Batch& batch) {
 void Model::sample(int thread, const Batch& batch) {
   const PrepareKernel prepare = kernels_of(weights.head.format, path_).prepare;
   const int64_t stride = shape_.hidden_stride(), count = static_cast<int64_t>(sampled_tokens_.size());
-  team_.each(count, [&](int64_t row) {
+  team_.each(thread, count, [&](int64_t row) {
     normalize(residual_.as<float>() + sampled_tokens_[row] * stride, weights.final_norm.data(), shape_.hidden_size,
               stride, shape_.norm_epsilon,
               [&](int64_t column16, __m512 values) { sampled_.store(row, column16, values); });
     if (prepare != nullptr) prepare(sampled_, row, 1);
   });
   apply(thread, weights.head, sampled_, count, StoreRows{batch.logits, logits_stride()});
-  team_.each(count, [&](int64_t row) {
+  team_.each(thread, count, [&](int64_t row) {
     batch.likeliest[row] = index_of_highest(batch.logits + row * logits_stride(), batch.vocab_size);
   });
 }

@@ -75,14 +75,14 @@ class Model {
   void plan(const Batch& batch);
   void reserve(int64_t num_tokens);
   void run(int thread, const Batch& batch);
-  void embed(const Batch& batch);
-  void normalize_rows(const std::vector<float>& weight, const Linear& reader);
-  void prepare_rows(const Linear& reader, const Activations& rows);
-  void store_keys(int64_t layer);
+  void embed(int thread, const Batch& batch);
+  void normalize_rows(int thread, const std::vector<float>& weight, const Linear& reader);
+  void prepare_rows(int thread, const Linear& reader, const Activations& rows);
+  void store_keys(int thread, int64_t layer);
   void store_token(int64_t layer, const Span& span, int64_t index);
   void attend(int thread, int64_t layer);
   void sample(int thread, const Batch& batch);
-  void check(const Batch& batch);
+  void check(int thread, const Batch& batch);
   template <class Finish>
   void apply(int thread, const Linear& linear, Activations& input, int64_t num_rows, Finish finish);
 

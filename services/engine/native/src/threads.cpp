@@ -10,7 +10,7 @@ constexpr int kPausesBeforeYield = 2000;
 
 }  // namespace
 
-Team::Team(int num_threads) {
+Team::Team(int num_threads) : ranges_(num_threads) {
   for (int thread = 1; thread < num_threads; ++thread) threads_.emplace_back([this, thread] { serve(thread); });
 }
 
@@ -45,7 +45,7 @@ void Team::barrier() {
   const uint32_t number = barrier_number_.load(std::memory_order_acquire);
   if (num_arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<uint32_t>(size())) {
     num_arrived_.store(0, std::memory_order_relaxed);
-    next_item_.store(0, std::memory_order_relaxed);
+    for (Range& range : ranges_) range.num_taken.store(0, std::memory_order_relaxed);
     barrier_number_.store(number + 1, std::memory_order_release);
     return;
   }
