@@ -56,6 +56,7 @@ struct AmxProducts {
   static void add_values(const uint16_t* weights, int64_t, const uint16_t* const* values, int64_t num_blocks,
                          int64_t head_size, float* sums) {
     const int64_t stride = head_size * sizeof(float);
+    amx::zero<2>(), amx::zero<3>();  // what holds nothing takes no register from the loads that run ahead
     for (int64_t dim = 0; dim < head_size; dim += 32) {
       const bool is_pair = dim + 16 < head_size;
       amx::load<0>(sums + dim, stride);
