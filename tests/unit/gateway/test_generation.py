@@ -91,13 +91,20 @@ class Engine:
     def __init__(self, end: EndCause | None) -> None:
         self.end = end
         self.drawn = ANSWER
+        self._admissions: list[Any] = []
 
     def admit(self, _: str, admission: Any) -> None:
         owner, choice, attempt = admission.owner, admission.choice, admission.attempt
+        self._admissions.append(admission)
         owner.admitted(choice, attempt, ENGINE)
         owner.tokens(choice, attempt, 0, self.drawn, None)
         if self.end is not None:
-            owner.ended(choice, attempt, self.end, Counts(0, 7, 0, 0))
+            self.say_end(self.end)
+
+    def say_end(self, cause: EndCause) -> None:
+        """Of the last admission."""
+        last = self._admissions[-1]
+        last.owner.ended(last.choice, last.attempt, cause, Counts(0, 7, 0, 0))
 
     def cancel(self, *_: object) -> None: ...
 
@@ -190,13 +197,25 @@ async def test_a_turn_is_saved_before_its_end_is_told() -> None:
 
 
 async def test_a_turn_that_fails_saves_nothing() -> None:
-    rig = Rig(EndCause.BAD_LOGITS)
+    rig = Rig(end=None)
+
+    async def write(event: Event) -> None:
+        await rig.keep(event)
+        if event.HasField("token"):
+            rig.engine.say_end(EndCause.BAD_LOGITS)
+
     with pytest.raises(MeshError) as caught:
-        await rig.run(max_tokens=50)
+        await rig.run(write, max_tokens=50)
     assert caught.value.reason is Reason.BAD_LOGITS
-    # It failed before its writer came to `started`: no event stands without it.
-    assert rig.events == []
+    assert [event.WhichOneof("event") for event in rig.events] == ["started", "token"]
     assert await rig.saved() == (0, ())
+
+
+async def test_a_turn_that_fails_before_its_writer_came_to_started_has_no_event() -> None:
+    rig = Rig(EndCause.BAD_LOGITS)
+    with pytest.raises(MeshError):
+        await rig.run(max_tokens=50)
+    assert rig.events == [] and await rig.saved() == (0, ())
 
 
 @pytest.mark.parametrize(
