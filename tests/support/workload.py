@@ -182,10 +182,10 @@ async def _kill_on_the_way(
             return
         victim = engines[kills.num_kills % len(engines)]
         mesh.kill(victim)
-        progress.hit()
         kills.num_kills += 1
         mesh.start_again(victim)
         await asyncio.to_thread(mesh.wait_ready, victim)
+        progress.hit()  # only now: tokens from before the kill were still on their way
 
 
 async def _run(
