@@ -72,7 +72,7 @@ int32_t pagemesh_apply(const Linear* linear, int32_t path, const float* rows, in
           std::copy_n(sums + row * kPanelColumns, kPanelColumns,
                       out + (first_row + row) * stride + panel * kPanelColumns);
       };
-      kernels.multiply({linear, &input, panel, 0, num_blocks, nullptr, waiting.data(), &finish});
+      kernels.multiply({linear, &input, panel, 0, num_rows, nullptr, waiting.data(), &finish});
     }
   });
 }

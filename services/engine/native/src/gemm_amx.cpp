@@ -14,10 +14,10 @@ constexpr int64_t kMaxStepsPerPass = 12;  // at most: 24 KiB of the panel stay i
 constexpr int64_t kFewBlocks = 2;  // read the panel from L2 rather than have sums wait
 constexpr int64_t kOutStride = kPanelColumns * sizeof(float);
 
-void configure_tiles() {
+void configure_tiles(int64_t num_rows) {
   amx::TileConfig config;
   for (int tile = 0; tile < 4; ++tile) {
-    config.rows[tile] = kTileRows;
+    config.rows[tile] = static_cast<uint8_t>(tile == 3 ? kTileRows : num_rows);
     config.bytes_per_row[tile] = 64;
   }
   amx::configure(config);
@@ -66,17 +66,17 @@ void add_steps(const char* a, const char* b, int64_t num_steps, bool is_first, f
 
 // Sums wait in memory between passes, which changes no bit of them. Meanwhile the next panel comes into L2.
 void multiply_bf16_amx(const PanelTask& task) {
-  configure_tiles();
+  configure_tiles(task.rows_per_tile());
   const int64_t num_steps = task.linear->num_k_steps;
-  const bool is_few = task.num_row_blocks <= kFewBlocks;
+  const bool is_few = task.num_row_blocks() <= kFewBlocks;
   const int64_t num_passes = is_few ? 1 : ceil_div(num_steps, kMaxStepsPerPass);
   const int64_t steps_per_pass = ceil_div(num_steps, num_passes);
   const char* panel = task.linear->panel(task.panel);
   const int64_t next_bytes = task.next == nullptr ? 0 : task.linear->panel_bytes;
-  Prefetch prefetch(task.next, task.next + next_bytes, num_steps * task.num_row_blocks, is_few ? 128 : 64);
+  Prefetch prefetch(task.next, task.next + next_bytes, num_steps * task.num_row_blocks(), is_few ? 128 : 64);
   for (int64_t first = 0; first < num_steps; first += steps_per_pass) {
     const int64_t count = std::min(steps_per_pass, num_steps - first);
-    for (int64_t block = 0; block < task.num_row_blocks; ++block) {
+    for (int64_t block = 0; block < task.num_row_blocks(); ++block) {
       const char* a = reinterpret_cast<const char*>(task.input->tile(task.first_row_block + block, first));
       float* sums = task.waiting + block * kTileRows * kPanelColumns;
       add_steps(a, panel + first * kStepBytes, count, first == 0, sums, prefetch);

@@ -17,10 +17,10 @@ struct Narrow : NarrowByInstruction {};  // a type of this file, so that the lin
 constexpr int64_t kFewBlocks = 2;
 constexpr int64_t kOutStride = kPanelColumns * sizeof(float);
 
-void configure_tiles() {
+void configure_tiles(int64_t num_rows) {
   amx::TileConfig config;
   for (int tile = 0; tile < 6; ++tile) {
-    config.rows[tile] = kTileRows;
+    config.rows[tile] = static_cast<uint8_t>(tile == 5 ? kTileRows : num_rows);
     config.bytes_per_row[tile] = 64;
   }
   amx::configure(config);
@@ -68,9 +68,9 @@ void multiply_few(const PanelTask& task) {
 }  // namespace
 
 void multiply_groups_amx(const PanelTask& task) {
-  if (task.num_row_blocks > kFewBlocks) return multiply_unpacked<multiply_bf16_amx, unpack_groups_avx512_bf16>(task);
-  configure_tiles();
-  task.num_row_blocks == 1 ? multiply_few<1>(task) : multiply_few<2>(task);
+  if (task.num_row_blocks() > kFewBlocks) return multiply_unpacked<multiply_bf16_amx, unpack_groups_avx512_bf16>(task);
+  configure_tiles(task.rows_per_tile());
+  task.num_row_blocks() == 1 ? multiply_few<1>(task) : multiply_few<2>(task);
 }
 
 }  // namespace pagemesh

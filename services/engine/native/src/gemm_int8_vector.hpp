@@ -55,7 +55,7 @@ void multiply_split_rows(const PanelTask& task, int64_t row_block, int64_t first
 template <class Dot>
 void multiply_int8_vector(const PanelTask& task) {
   constexpr int kRows = 4;
-  for (int64_t block = task.first_row_block; block < task.first_row_block + task.num_row_blocks; ++block) {
+  for (int64_t block = task.first_row_block; block < task.first_row_block + task.num_row_blocks(); ++block) {
     alignas(64) float sums[kTileRows * kPanelColumns];
     for (int64_t row = 0; row < kTileRows; row += kRows)
       multiply_split_rows<Dot, kRows>(task, block, row, sums + row * kPanelColumns);

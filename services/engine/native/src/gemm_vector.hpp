@@ -42,7 +42,7 @@ template <class Dot>
 void multiply_bf16_vector(const PanelTask& task) {
   constexpr int kRows = 8;
   const char* panel = task.linear->panel(task.panel);
-  for (int64_t block = 0; block < task.num_row_blocks; ++block) {
+  for (int64_t block = 0; block < task.num_row_blocks(); ++block) {
     const uint16_t* a = task.input->tile(task.first_row_block + block, 0);
     alignas(64) float sums[kTileRows * kPanelColumns];
     for (int64_t row = 0; row < kTileRows; row += kRows)

@@ -46,15 +46,19 @@ int64_t source_row(const Linear& linear, int64_t panel, int64_t column);
 // Takes the sums [16][32] fp32 of one row block, without the bias, while they are in L1.
 using FinishBlock = std::function<void(int64_t row_block, const float* sums)>;
 
-// One panel for consecutive blocks of 16 rows.
+// One panel for consecutive rows.
 struct PanelTask {
   const Linear* linear;
   const Activations* input;
   int64_t panel;
-  int64_t first_row_block, num_row_blocks;
+  int64_t first_row_block, num_rows;
   const char* next;  // what this thread will read next is prefetched; may be null
-  float* waiting;    // [num_row_blocks * 16][32]: where sums may wait
+  float* waiting;    // [num_row_blocks() * 16][32]: where sums may wait
   const FinishBlock* finish;
+
+  int64_t num_row_blocks() const { return ceil_div(num_rows, kTileRows); }
+  // A product takes as many of the unit's cycles as its tile has rows.
+  int64_t rows_per_tile() const { return num_rows < kTileRows ? num_rows : kTileRows; }
 };
 
 using PanelKernel = void (*)(const PanelTask&);

@@ -140,7 +140,7 @@ void Model::apply(int thread, const Linear& linear, Activations& input, int64_t 
       const int64_t row = row_block * kTileRows;
       finish(PanelSums{sums, panel, row, std::min(kTileRows, num_rows - row), left_bias, right_bias});
     };
-    kernels.multiply({&linear, &input, panel, first_row / kTileRows, ceil_div(count, kTileRows),
+    kernels.multiply({&linear, &input, panel, first_row / kTileRows, count,
                       linear.panel((panel + 1) % linear.num_panels), waiting, &finish_block});
   });
 }
