@@ -50,4 +50,5 @@ def _configuration(
             yield Started(url, start_s, lambda: group_pids(server.pid))
 
     shown = "bf16" if weights == "BF16" else weights
-    return Configuration("llama.cpp", name, shown, shlex.join(["llama-server", *arguments]), open_llamacpp)
+    command = shlex.join(["llama-server", *(gguf.name if word == str(gguf) else word for word in arguments)])
+    return Configuration("llama.cpp", name, shown, command, open_llamacpp)

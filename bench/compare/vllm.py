@@ -37,7 +37,8 @@ def _configuration(
 ) -> Configuration:
     settings = {**_ALWAYS, **variables}
     arguments = ("serve", str(model), f"--served-model-name={MODEL_NAME}", *_FLAGS, *flags)
-    words = [f"{key}={value}" for key, value in settings.items()] + ["vllm", *map(shlex.quote, arguments)]
+    shown = shlex.join(["vllm", *(model.name if word == str(model) else word for word in arguments)])
+    words = [*(f"{key}={value}" for key, value in settings.items()), shown]
 
     @contextmanager
     def open_vllm(logs: Path) -> Iterator[Started]:
