@@ -42,6 +42,7 @@ LENGTHS = (
     2000,
 )
 NUM_OUTPUT_TOKENS = 64
+SCARCE_LENGTH = 600
 TIMEOUT_S = 1200.0
 RESERVE = 0.1
 """Share of the pool that admissions leave, by default."""
@@ -86,7 +87,7 @@ def scarcity(jobs: Sequence[Job], block_size: int) -> tuple[list[int], int]:
 
     A long prompt's reserve would be enough for everybody's output: those are left out.
     """
-    picked = [index for index, job in enumerate(jobs) if len(job.prompt_ids) <= 600]
+    picked = [index for index, job in enumerate(jobs) if len(job.prompt_ids) <= SCARCE_LENGTH]
     num_known = sum(-(-len(jobs[index].prompt_ids) // block_size) for index in picked)
     return picked, int(num_known / (1 - RESERVE)) + 3
 
